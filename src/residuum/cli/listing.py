@@ -1,0 +1,25 @@
+"""``residuum ls``: what can be named on the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from residuum.cli.app import app, group, print_table
+
+ls = group("List what residuum knows by name.")
+app.add_typer(ls, name="ls")
+
+AsJson = Annotated[bool, typer.Option("--json", help="A JSON array of objects with name.")]
+
+
+@ls.command("families")
+def list_families(as_json: AsJson = False) -> None:
+    """Model families whose anatomy is known; others are guessed and checked.
+
+    Examples: `residuum ls families`, `residuum ls families --json`
+    """
+    from residuum.models.anatomy import families
+
+    print_table("families", families(), as_json=as_json)

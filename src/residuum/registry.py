@@ -1,0 +1,52 @@
+"""One small registry for everything that has a name: metrics, methods, families, judges, probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from residuum.errors import UnknownName
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """A named collection that a decorator fills and that suggests the nearest name on a miss.
+
+    Args:
+        kind: the noun used in error messages, for instance ``"metric"``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that files its object under ``name``; a second object of one name is a programming error."""
+
+        def add(entry: T) -> T:
+            if name in self._entries:
+                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownName(self.kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Names and entries in the order of registration."""
+        return iter(self._entries.items())
