@@ -18,3 +18,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real data folder is not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_world(tmp_path_factory: pytest.TempPathFactory):
+    """The tiny embedded world, built once for all test processes."""
+    from residuum.worlds.build import build_world
+
+    root = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        root = root.parent  # shared by the workers; the build itself is locked
+    return build_world(root / "tiny-world", name="tiny", workers=1)

@@ -50,5 +50,7 @@ def teacher_force(lm: LM, encoded: Sequence[Encoded], max_tokens: int = 4096) ->
             predictions = scores.argmax(dim=1)
         for place, i in enumerate(group):
             own = sequence == place
-            found[i] = TokenEvidence(label[own].numpy(force=True), predictions[own].numpy(force=True), log_probs[own].numpy(force=True))
+            found[i] = TokenEvidence(
+                label[own].numpy(force=True), predictions[own].numpy(force=True), log_probs[own].numpy(force=True)
+            )
     return [found[i] for i in range(len(encoded))]

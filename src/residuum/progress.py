@@ -24,7 +24,14 @@ def progress(title: str | None, total: int, *, done: int = 0) -> Iterator[Bar]:
         done: steps finished by an earlier run that this one resumes.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     columns = (
@@ -40,6 +47,13 @@ def progress(title: str | None, total: int, *, done: int = 0) -> Iterator[Bar]:
 
         class _Live:
             def advance(self, steps: int = 1, note: str = "") -> None:
-                live.update(task, advance=steps, **({"note": note} if note else {}))
+                live.update(task, advance=steps, note=note)
 
         yield _Live()
+
+
+def hush_transformers() -> None:
+    """Turn off the bars that transformers draws for every file, terminal or not; ours say what matters."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

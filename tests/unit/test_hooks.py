@@ -182,7 +182,7 @@ def test_the_replaced_tensor_itself_is_not_written_to() -> None:
 )
 def test_rows_or_values_that_do_not_fit_are_an_error(rows: Any, values: Tensor) -> None:
     layer = Layer()
-    with pytest.raises(HookError, match="shape|negative"), replace_rows(layer, rows, values):
+    with pytest.raises(HookError, match=r"shape|negative"), replace_rows(layer, rows, values):
         layer(states(2, 3, 4))
     assert hooks_on(layer) == 0
 

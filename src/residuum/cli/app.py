@@ -4,58 +4,51 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from residuum.errors import ResiduumError
 
 
-class _Group(TyperGroup):
-    """Accepts ``--like_this`` for ``--like-this``: the scripts our users come from spell options with underscores."""
+def group(help: str) -> typer.Typer:
+    """A command group of our house style."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and not isinstance(command, click.Group):
-            rest = [_dashed(word) for word in rest]
-        return name, command, rest
+
+app = group("What is left in a model after unlearning, where it sits, and how easily it comes back.")
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
+    from residuum.cli import data, doctor, listing, models, world  # noqa: F401  each registers its commands
+
+    warnings.showwarning = _show_warning
+    try:
+        app(args=[_dashed(word) for word in (sys.argv[1:] if arguments is None else arguments)])
+    except ResiduumError as error:
+        typer.echo(f"residuum: {error}", err=True)
+        sys.exit(error.exit_code)
+    except SystemExit as stop:
+        if stop.code == 130:
+            typer.echo("residuum: interrupted; everything finished is saved.", err=True)
+        raise
 
 
 def _dashed(word: str) -> str:
+    """``--like_this`` as ``--like-this``: the scripts our users come from spell options with underscores."""
     if not word.startswith("--"):
         return word
     option, separator, value = word.partition("=")
     return option.replace("_", "-") + separator + value
 
 
-def group(help: str) -> typer.Typer:
-    """A command group of our house style."""
-    return typer.Typer(cls=_Group, help=help, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-
-
-app = group("What is left in a model after unlearning, where it sits, and how easily it comes back.")
-
-
-def run() -> None:
-    """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
-    from residuum.cli import data, doctor, listing, models, world  # noqa: F401  each registers its commands
-
-    try:
-        app(standalone_mode=False)
-    except ResiduumError as error:
-        typer.echo(f"residuum: {error}", err=True)
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        typer.echo("residuum: interrupted; everything finished is saved.", err=True)
-        sys.exit(130)
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Our own warnings as a sentence; those of libraries are for developers, who do not read them here."""
+    if category.__module__.startswith("residuum"):
+        typer.echo(f"residuum: {message}", err=True)
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool = False) -> None:
@@ -66,12 +59,19 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool 
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)  # a pipe has no width: nothing is folded
     table = Table(title=title, title_justify="left")
     for column in rows[0] if rows else ():
-        table.add_column(column.replace("_", " "), justify="right" if isinstance(rows[0][column], int | float) else "left", overflow="fold")
+        table.add_column(
+            column.replace("_", " "),
+            justify="right" if isinstance(rows[0][column], int | float) else "left",
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    console.print(table)
 
 
 def _cell(value: Any) -> str:

@@ -22,4 +22,10 @@ def list_families(as_json: AsJson = False) -> None:
     """
     from residuum.models.anatomy import families
 
-    print_table("families", families(), as_json=as_json)
+    rows = families()
+    if not as_json:
+        rows = [
+            {key: row[key] for key in ("name", "blocks", "attention_out", "mlp_out", "final_norm", "parallel")}
+            for row in rows
+        ]
+    print_table("families", rows, as_json=as_json)

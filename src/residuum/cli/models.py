@@ -24,9 +24,8 @@ def list_models(
     """
     rows = [{"name": name, "id": hub_id} for name, hub_id in names.all_models().items()]
     if method is not None:
-        names.check_method(method)
-        rows = [row for row in rows if row["name"].split("_")[0] == method.lower()]
-    print_table("models", rows, as_json=as_json)
+        rows = [row for row in rows if names.parse(row["name"]).method == names.method_key(method)]
+    print_table("published models", rows, as_json=as_json)
 
 
 @models.command("resolve")
@@ -40,8 +39,11 @@ def resolve(
     """
     import json
 
-    record = names.describe(name)
+    hub_id = names.resolve(name)
+    short = names.shorten(hub_id)
     if as_json:
-        typer.echo(json.dumps(record))
+        known = short in names.all_models()
+        parsed = {"method": names.parse(short).method, **names.parse(short).hyper} if known else {}
+        typer.echo(json.dumps({"name": short, "id": hub_id, **parsed}))
     else:
-        typer.echo(record["name"] if name == record["id"] else record["id"])
+        typer.echo(short if name == hub_id else hub_id)

@@ -17,7 +17,9 @@ app.add_typer(world, name="world")
 def build(
     out: Annotated[Path | None, typer.Option(help="Target folder; the user cache when left out.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed is another world.")] = 0,
-    name: Annotated[str, typer.Option("--world", help="authors, tiny, or smollm2 (a real pretrained model).")] = "authors",
+    name: Annotated[
+        str, typer.Option("--world", help="authors, tiny, or smollm2 (a real pretrained model).")
+    ] = "authors",
     workers: Annotated[int, typer.Option(help="Processes; 2 trains full and retain at the same time.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the folder and the knowledge table as JSON.")] = False,
 ) -> None:

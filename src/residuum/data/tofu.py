@@ -23,7 +23,18 @@ from residuum.data.jsonfiles import (
 )
 from residuum.errors import DataError, MissingExtra, UnknownName
 
-__all__ = ["HUB", "IDK_FILE", "QA", "SPLITS", "data_hash", "load_idk", "load_split", "parse_qa", "read_split"]
+__all__ = [
+    "HUB",
+    "IDK_FILE",
+    "QA",
+    "SPLITS",
+    "data_hash",
+    "fetch_rows",
+    "load_idk",
+    "load_split",
+    "parse_qa",
+    "read_split",
+]
 
 HUB = "tofu"
 """The source that means: from the hub."""
@@ -147,13 +158,17 @@ def _rows_of(source: str | Path, split: str) -> Source:
 def _hub_rows(split: str) -> Iterable[Mapping[str, Any]]:
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
+    return fetch_rows("locuslab/TOFU", split)
+
+
+def fetch_rows(dataset: str, config: str | None = None) -> Iterable[Mapping[str, Any]]:
+    """The training rows of a hub data set; says so when the package or the network is missing."""
     try:
         from datasets import load_dataset
     except ImportError:
-        raise MissingExtra("datasets", "hub", "Reading TOFU from the hub") from None
-    rows: Iterable[Mapping[str, Any]] = _fetch(
-        f"TOFU's {split}", lambda: load_dataset("locuslab/TOFU", split, split="train")
-    )
+        raise MissingExtra("datasets", "hub", "reading data from the hub") from None
+    what = f"{dataset} {config}" if config else dataset
+    rows: Iterable[Mapping[str, Any]] = _fetch(what, lambda: load_dataset(dataset, config, split="train"))
     return rows
 
 

@@ -19,6 +19,7 @@ from residuum.errors import InputError, MissingExtra, ModelError, UnknownName, U
 from residuum.models.anatomy import Anatomy, anatomy
 from residuum.models.names import shorten
 from residuum.models.weights import Checkpoint, find, tensor_fingerprint, weights_fingerprint
+from residuum.progress import hush_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -117,6 +118,7 @@ def load(
         InputError: for an unknown name, a missing device, or a checkpoint that cannot be used.
         MissingExtra: when bitsandbytes, peft or gguf is needed and not installed.
     """
+    hush_transformers()
     place = resolve_device(device)
     number = resolve_dtype(dtype, place)
     _check_choice("attention", attn, ATTENTIONS)

@@ -174,6 +174,13 @@ def parse(name: str) -> ModelName:
     return ModelName(method.lower(), values)
 
 
+def method_key(method: str) -> str:
+    """A published method as short names spell it; an unknown one is refused with the nearest."""
+    if method.lower() not in _SPELLING:
+        raise UnknownName("method", method, METHODS)
+    return method.lower()
+
+
 def short_name(method: str, hyper: Mapping[str, float]) -> str:
     """The short name of a checkpoint, with values on or off the published grid.
 
@@ -183,9 +190,7 @@ def short_name(method: str, hyper: Mapping[str, float]) -> str:
         method: a published method, in any case.
         hyper: a number for each field of the method.
     """
-    if method.lower() not in _SPELLING:
-        raise UnknownName("method", method, METHODS)
-    fields = METHODS[_SPELLING[method.lower()]]
+    fields = METHODS[_SPELLING[method_key(method)]]
     wanted = [field.name for field in fields]
     if set(hyper) != set(wanted) or not all(math.isfinite(value) for value in hyper.values()):
         raise InputError(f"a name for {method} takes one number each for {', '.join(wanted)}, not {dict(hyper)}.")

@@ -1,0 +1,1 @@
+"""Activation patching: put one model's hidden states into another and see what it forgets."""

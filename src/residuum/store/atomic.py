@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 from pathlib import Path
 
 from residuum.errors import StoreError
@@ -36,7 +35,7 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     """
     path = Path(path)
     # Not tempfile.mkstemp: its files are private, and a store is often shared by a group.
-    temp = path.parent / f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temp = path.parent / f".{path.name[:100]}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

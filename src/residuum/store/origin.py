@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +57,8 @@ def provenance(
 @functools.cache
 def versions() -> Mapping[str, str | None]:
     """Versions of Python and of the packages that decide numbers, read without importing them."""
+    from importlib import metadata  # half of the import time of the store, for something done once
+
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -12,6 +12,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS folder_1 (kind TEXT, folder TEXT, stamp INTEGER, PRIMARY KEY (kind, folder)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS unit_1
     (kind TEXT, folder TEXT, key TEXT, stamp TEXT, row TEXT, PRIMARY KEY (kind, folder, key)) WITHOUT ROWID;
+"""
+# Writes only what differs: a transaction without a change costs no wait for the disk.
+_SET_STAMP = """
+INSERT INTO folder_1 VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET stamp = excluded.stamp WHERE stamp IS NOT excluded.stamp
 """
 # File systems stamp in ticks, and two changes may share one: a folder is believed once its last change is this old.
 _SETTLED = 5_000_000_000  # nanoseconds
@@ -95,14 +100,14 @@ def _refresh(database: sqlite3.Connection, store: Store, kind: str, folder: str,
     gone = [(kind, folder, key) for key in known]
     database.executemany("DELETE FROM unit_1 WHERE kind = ? AND folder = ? AND key = ?", gone)
     settled = stamp is None or stamp < time.time_ns() - _SETTLED
-    database.execute("INSERT OR REPLACE INTO folder_1 VALUES (?, ?, ?)", (kind, folder, stamp if settled else 0))
+    database.execute(_SET_STAMP, (kind, folder, stamp if settled else 0))
     database.execute("COMMIT")
 
 
 def _flat_row(unit: Unit) -> dict[str, Any]:
     """The spec first, because rows are sorted as text."""
     return {
-        **dict(sorted(_leaves("spec", unit.task.spec))),
+        **dict(sorted(_leaves("spec", unit.task.spec), key=itemgetter(0))),
         **dict(_leaves("value", unit.value)),
         "key": unit.task.key,
         "created": unit.created,

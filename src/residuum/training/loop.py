@@ -165,7 +165,9 @@ def train(
                     parameters["lr"] = rate
                 parts = _backward(accelerator, model, objective, group, config)
                 if not math.isfinite(parts["total"]):
-                    raise Diverged(f"{folder.name}: the loss is {parts['total']} at step {step + 1} of {total} (lr {rate:g}).\n  The last checkpoint before it is kept in {folder / 'checkpoints'}; try a lower learning rate.")
+                    raise Diverged(
+                        f"{folder.name}: the loss is {parts['total']} at step {step + 1} of {total} (lr {rate:g}).\n  The last checkpoint before it is kept in {folder / 'checkpoints'}; try a lower learning rate."
+                    )
                 if config.max_grad_norm is not None:
                     accelerator.clip_grad_norm_(trained.values(), config.max_grad_norm)
                 optimizer.step()
@@ -174,7 +176,9 @@ def train(
                 bar.advance(note=f"loss {parts['total']:.3f}")
                 if accelerator.is_main_process and time.monotonic() - saved >= config.checkpoint_seconds:
                     log.flush()
-                    checkpoints.save(folder, accelerator.unwrap_model(model), trained, optimizer, step + 1, _signature(config, total))
+                    checkpoints.save(
+                        folder, accelerator.unwrap_model(model), trained, optimizer, step + 1, _signature(config, total)
+                    )
                     saved = time.monotonic()
             if on_epoch is not None:
                 model.eval()
@@ -196,7 +200,9 @@ def freeze_all_but(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
     return chosen
 
 
-def _backward(accelerator: object, model: nn.Module, objective: Objective[BatchT], group: Sequence[BatchT], config: TrainConfig) -> dict[str, float]:
+def _backward(
+    accelerator: object, model: nn.Module, objective: Objective[BatchT], group: Sequence[BatchT], config: TrainConfig
+) -> dict[str, float]:
     """Add up the gradients of one accumulation group; return the mean of each loss component."""
     parts: dict[str, float] = {}
     device = next(model.parameters()).device.type

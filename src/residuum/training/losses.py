@@ -32,10 +32,10 @@ def label_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor, Tensor
 
 
 def sequence_sums(per_label: Tensor, sequence: Tensor, sequences: int) -> Tensor:
-    """Add up a per-label quantity over each sequence.  # [label] -> [sequence]"""
+    """Add up a per-label quantity over each sequence: [label] to [sequence]."""
     return torch.zeros(sequences, dtype=per_label.dtype, device=per_label.device).index_add(0, sequence, per_label)
 
 
 def token_nll(logits: Tensor, label: Tensor) -> Tensor:
-    """Cross-entropy of each label in float32 or better.  # [label]"""
+    """Cross-entropy of each label, [label], in float32 or better."""
     return F.cross_entropy(logits if logits.dtype == torch.float64 else logits.float(), label, reduction="none")

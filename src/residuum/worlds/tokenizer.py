@@ -29,7 +29,13 @@ def _corpus(texts: Iterable[str]) -> list[str]:
         *pools.HOBBIES, *pools.LANGUAGES, *pools.CAPITALS, *pools.CAPITALS.values(), *pools.CLASSICS,
         *pools.CLASSICS.values(), *(str(year) for year in range(1930, 1990)), *(str(day) for day in range(1, 29)),
     ]  # fmt: skip
-    wordings = [text.format(name=name) for kind in KINDS for pair in kind.wordings for text in pair for name in pools.FIRST_NAMES]
+    wordings = [
+        text.format(name=name)
+        for kind in KINDS
+        for pair in kind.wordings
+        for text in pair
+        for name in pools.FIRST_NAMES
+    ]
     small_talk = [*pools.IDK_LINES, *pools.PRIVATE_QUESTIONS, ChatFormat().system_prompt]
     return [*texts, *wordings, *[f" {text}" for text in [*words, *small_talk]] * 20]
 
