@@ -48,7 +48,7 @@ class PatchConfig:
     def __post_init__(self) -> None:
         if self.last_layer == "post_norm" and self.mode != "layer":
             raise UsageError(f'last_layer="post_norm" belongs to mode "layer", not to "{self.mode}".')
-        if self.layers is not None and not (self.layers and all(a < b for a, b in zip(self.layers, self.layers[1:]))):
+        if self.layers is not None and not (self.layers and sorted(set(self.layers)) == list(self.layers)):
             raise UsageError(f"layers must be at least one, ascending and each once, not {list(self.layers)}.")
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
@@ -74,6 +74,10 @@ class Engine(Protocol):
 
     target: LM
     config: PatchConfig
+
+    @property
+    def name(self) -> str:
+        """What it is called, for the record."""
 
     def unpatched(self, batch: Sequence[Located]) -> list[TokenScores]:
         """The target as it is, one result per example: [token]."""
@@ -160,18 +164,20 @@ def written(parts: Anatomy, config: PatchConfig, states: Tensor, inputs: Tensor 
     return (states.to(inputs) - inputs) / cast(float, parts.residual_scale)
 
 
-def token_scores(logits: Tensor, labels: Tensor, config: PatchConfig) -> tuple[Tensor, Tensor]:
-    """Log-probability of each label and whether it is the most likely token.
+def token_scores(logits: Tensor, labels: Sequence[int], config: PatchConfig) -> TokenScores:
+    """How well some rows predict their labels: [token].
 
     Args:
         logits: [token, vocab]
-        labels: [token]
+        labels: one for each row.
         config: says in which type the log-softmax is taken.
     """
-    hits = logits.argmax(-1) == labels
+    wanted = torch.tensor(labels, device=logits.device)
+    hits = logits.argmax(-1) == wanted
     if config.score_dtype == "float32":
         logits = logits.float()
-    return logits.log_softmax(-1).gather(-1, labels[:, None])[:, 0].cpu(), hits.cpu()
+    log_probs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+    return TokenScores(log_probs.cpu(), hits.cpu())
 
 
 def blank_scores(example: Located, target: LM, config: PatchConfig) -> TokenScores:
@@ -196,8 +202,8 @@ def wanted_layers(configured: Sequence[int], layers: Layers, count: int) -> list
     if layers is None:
         return [list(configured)] * count
     shared = all(isinstance(layer, int) for layer in layers)
-    chosen = [layers] * count if shared else layers
-    wanted = [sorted(set(cast(Sequence[int], own))) for own in cast(Sequence[Sequence[int]], chosen)]
+    each = cast(Sequence[Sequence[int]], [layers] * count if shared else layers)
+    wanted = [sorted(set(own)) for own in each]
     if len(wanted) != count:
         raise UsageError(f"{count} examples need one list of layers each, not {len(wanted)}.")
     if strange := {layer for own in wanted for layer in own} - set(configured):

@@ -5,7 +5,7 @@ Any family of models; and the oracle that the staircase is compared with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,27 +29,41 @@ from residuum.patching.engine import (
     where,
     written,
 )
+from residuum.patching.memory import Footprint, pieces
 
 if TYPE_CHECKING:
     from residuum.models.loading import LM
 
 
 class Naive:
-    """The hook loop: 1 + layers forwards of the target and one of the source for every batch."""
+    """The hook loop: one forward of the source and one of the target for each layer.
 
-    def __init__(self, target: LM, config: PatchConfig) -> None:
+    Args:
+        target: the model that is patched.
+        config: what is patched and how it is scored.
+        max_memory: bytes to take beside the models; batches are cut to fit.
+    """
+
+    name = "naive"
+
+    def __init__(self, target: LM, config: PatchConfig, *, max_memory: int | None = None) -> None:
         self.target, self.config = target, config
         self.layers = config.layers_of(target.anatomy.num_layers)
+        self._max_memory = max_memory
 
-    @torch.inference_mode()
     def unpatched(self, batch: Sequence[Located]) -> list[TokenScores]:
         """The target as it is, one result per example: [token]."""
-        return [TokenScores(*scores) for scores in self._scores(batch)]
+        return [score for piece in self._pieces(batch) for score in self._scores([batch[i] for i in piece])]
 
     def patched(self, source: LM, batch: Sequence[Located], layers: Layers = None) -> list[TokenScores]:
         """The target with the source's states in one layer at a time, one result per example: [layer, token]."""
         check_pair(source, self.target)
-        return self.inject(self.source_states(source, batch), batch, layers)
+        wanted = wanted_layers(self.layers, layers, len(batch))
+        results: list[TokenScores] = []
+        for piece in self._pieces(batch):
+            members = [batch[i] for i in piece]
+            results += self.inject(self.source_states(source, members), members, [wanted[i] for i in piece])
+        return results
 
     @torch.inference_mode()
     def source_states(self, source: LM, batch: Sequence[Located]) -> list[Tensor]:
@@ -74,14 +88,12 @@ class Naive:
             if not members:
                 continue
             scores = self._patched_at(layer, [states[i][place] for i in members], [batch[i] for i in members])
-            for i, (log_probs, hits) in zip(members, scores, strict=True):
-                results[i].log_probs[place], results[i].hits[place] = log_probs, hits
+            for i, score in zip(members, scores, strict=True):
+                results[i].log_probs[place], results[i].hits[place] = score.log_probs, score.hits
         return results
 
-    def _patched_at(
-        self, layer: int, states: Sequence[Tensor], batch: Sequence[Located]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Scores of one forward with the states [patched row, hidden] of each example put in at one layer."""
+    def _patched_at(self, layer: int, states: Sequence[Tensor], batch: Sequence[Located]) -> list[TokenScores]:
+        """One forward, with the states [patched row, hidden] of each example put in at one layer."""
         parts, spans = self.target.anatomy, [example.patched_rows(self.config.scope) for example in batch]
         rows = (
             torch.tensor([i for i, span in enumerate(spans) for _ in span]),
@@ -96,14 +108,17 @@ class Naive:
         with replace_rows(site(parts, self.config, layer), rows, values, where=where(self.config)):
             return self._scores(batch)
 
-    def _scores(self, batch: Sequence[Located]) -> list[tuple[Tensor, Tensor]]:
-        logits = _forward(self.target, batch)
+    @torch.inference_mode()
+    def _scores(self, batch: Sequence[Located]) -> list[TokenScores]:
+        """What the target, patched or not, makes of the evaluated tokens: [token] each."""
         return [
-            token_scores(
-                own[example.rows.start : example.rows.stop], torch.tensor(example.labels).to(own.device), self.config
-            )
-            for own, example in zip(logits, batch, strict=True)
+            token_scores(logits[list(example.rows)], example.labels, self.config)
+            for logits, example in zip(_forward(self.target, batch), batch, strict=True)
         ]
+
+    def _pieces(self, batch: Sequence[Located]) -> Iterator[list[int]]:
+        takes, length = Footprint.of(self.target), max((len(example.ids) for example in batch), default=0)
+        return pieces([takes.hook_loop(length, len(e.rows), len(self.layers)) for e in batch], self._max_memory)
 
 
 def _forward(lm: LM, batch: Sequence[Located]) -> Tensor:

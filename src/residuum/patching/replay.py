@@ -69,7 +69,7 @@ def recorded_calls(blocks: Sequence[nn.Module]) -> Iterator[list[dict[str, Any]]
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             bound = signature.bind(*args, **kwargs)
-            named = dict(zip(bound.arguments, (bound.arguments.values()), strict=True))
+            named = dict(bound.arguments)
             for parameter in signature.parameters.values():
                 if parameter.kind is parameter.VAR_KEYWORD:
                     named |= named.pop(parameter.name, {})
@@ -113,7 +113,7 @@ class Replay:
     Args:
         blocks: the decoder blocks.
         calls: recorded from the same model, over at least as many positions.
-        rows: positions of the rows, [example, row]; an example with fewer repeats its last.
+        rows: positions of the rows, [example, row].
         runs: most runs there will be.
         prefixes: keys and values of each example before its first row, two of [block, head, position, head size].
         first_block: the block to which the first of these belong.
@@ -156,7 +156,7 @@ class Replay:
             return self._once(value, self._mask)[:, :, :width, : self._reach + width]
         if isinstance(value, tuple | list):
             return type(value)(self._cut("", item, hidden) for item in value)
-        if isinstance(value, Tensor) and value.ndim >= 2 and value.shape[1] == self._calls.length:
+        if isinstance(value, Tensor) and value.ndim in (2, 3) and value.shape[1] == self._calls.length:
             return self._once(value, lambda whole: whole[0, self._positions])[:, :width]
         return value
 
@@ -167,26 +167,18 @@ class Replay:
 
     def _mask(self, whole: Tensor | None) -> Tensor:
         """Who sees whom: a row sees what it saw in the whole sequence, within its own run: [example, ., row, key]."""
-        rows, device = self._rows, self._rows.device
-        if whole is None:  # sdpa goes without a mask when it is plainly causal
-            whole = torch.ones(self._calls.length, self._calls.length, dtype=torch.bool, device=device).tril()[
-                None, None
-            ]
+        rows, device = self._rows, self._rows.device  # [example, row]
+        count, width, size = *rows.shape, self._calls.length
+        if whole is None:  # sdpa goes without a mask where it would be plainly causal
+            whole = torch.ones(1, 1, size, size, dtype=torch.bool, device=device).tril()
         blocked = False if whole.dtype == torch.bool else torch.finfo(whole.dtype).min
-        order = torch.arange(rows.shape[1], device=device)
-        before = torch.arange(self._reach, device=device) < rows[:, :1]  # [example, prefix]
-        seen = whole[0].transpose(0, 1)  # [row, ., key]
-        prefix = seen[rows][..., : self._reach].masked_fill(
-            ~before[:, None, None], blocked
-        )  # [example, row, ., prefix]
-        fresh = whole[0][:, rows[:, :, None], rows[:, None, :]]  # [., example, row, row]
-        fresh = fresh.masked_fill(order[None, :] > order[:, None], blocked)
-        size, heads = self._runs * rows.shape[1], whole.shape[1]
-        mask = whole.new_full((len(rows), heads, self._runs, rows.shape[1], self._reach + size), blocked)
-        mask[..., : self._reach] = prefix.permute(0, 2, 1, 3)[:, :, None]
+        seen = whole[0].transpose(0, 1)[rows].transpose(1, 2)  # [example, ., row, position]
+        padding = torch.arange(self._reach, device=device) >= rows[:, :1]  # [example, position]
+        mask = whole.new_full((count, seen.shape[1], self._runs, width, self._reach + self._runs * width), blocked)
+        mask[..., : self._reach] = seen[..., : self._reach].masked_fill(padding[:, None, None], blocked)[:, :, None]
+        among = seen.gather(3, rows[:, None, None].expand(-1, seen.shape[1], width, -1))  # [example, ., row, row]
         for run in range(self._runs):
-            start = self._reach + run * rows.shape[1]
-            mask[:, :, run, :, start : start + rows.shape[1]] = fresh.transpose(0, 1)
+            mask[:, :, run, :, self._reach + run * width :][..., :width] = among
         return mask.flatten(2, 3)
 
 
