@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from residuum.models.loading import LM as LM
     from residuum.models.loading import load as load
+    from residuum.patching.uds import uds as uds
     from residuum.worlds.build import build_world as build_world
 
 __version__ = "0.1.0"
@@ -22,9 +23,10 @@ _HOMES = {
     "LM": "residuum.models.loading",
     "load": "residuum.models.loading",
     "build_world": "residuum.worlds.build",
+    "uds": "residuum.patching.uds",
 }
 
-__all__ = ["LM", "build_world", "load"]
+__all__ = ["LM", "build_world", "load", "uds"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from residuum.errors import UnknownName
+from residuum.errors import UnknownName, UsageError, nearest
 
 T = TypeVar("T")
 
@@ -50,3 +50,16 @@ class Registry(Generic[T]):
     def items(self) -> Iterator[tuple[str, T]]:
         """Names and entries in the order of registration."""
         return iter(self._entries.items())
+
+
+def one_of(option: str, value: str, *known: str) -> Any:
+    """The value of an option that has a few known ones.
+
+    Raises:
+        UsageError: it is none of them; names all, and the nearest.
+    """
+    if value not in known:
+        near = nearest(value, known)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{option} is one of {', '.join(known)}, not {value!r}.{hint}")
+    return value

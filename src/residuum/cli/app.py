@@ -23,7 +23,7 @@ app = group("What is left in a model after unlearning, where it sits, and how ea
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
-    from residuum.cli import data, doctor, listing, models, world  # noqa: F401  each registers its commands
+    from residuum.cli import data, doctor, listing, models, uds, world  # noqa: F401  each registers its commands
 
     warnings.showwarning = _show_warning
     try:

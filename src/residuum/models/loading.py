@@ -125,7 +125,7 @@ def load(
     _check_choice("quantization", quantize, QUANTIZATIONS)
     checkpoint = find(name_or_path, revision=revision, allow_pickle=allow_pickle)
     _check_extras(checkpoint, quantize)
-    tokenizer = _read_tokenizer(checkpoint)
+    tokenizer = read_tokenizer(checkpoint)
     model = _read_model(checkpoint, dtype=number, device=place, quantize=quantize, attn=attn)
     return _assemble(
         model,
@@ -232,7 +232,7 @@ def _check_extras(checkpoint: Checkpoint, quantize: str | None) -> None:
         )
 
 
-def _read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     with _reading(checkpoint.source, "tokenizer"):

@@ -74,24 +74,26 @@ class Footprint:
         return prefix + 4 * runs * self.state + max(own_pass, climb)
 
 
-def pieces(costs: Sequence[int], budget: int | None) -> Iterator[list[int]]:
-    """Cut a batch into pieces that stay within a budget together, in order.
+def pieces(costs: Sequence[int], max_memory: int | None, share: float = 1.0) -> Iterator[list[int]]:
+    """Cut a batch into pieces that together stay within the memory there is, in order.
 
     Args:
         costs: bytes that each example takes.
-        budget: bytes for one piece; None for everything at once.
+        max_memory: bytes there are; None for everything at once.
+        share: how much of them a piece may take.
 
     Raises:
         UsageError: one example alone takes more.
     """
+    budget = sum(costs) if max_memory is None else share * max_memory
+    if (most := max(costs, default=0)) > budget:
+        raise UsageError(
+            f"max_memory of {readable(max_memory or 0)} is too little for the longest example of the batch.\n"
+            f"  Allow at least {readable(most / share)}."
+        )
     piece: list[int] = []
     for i, cost in enumerate(costs):
-        if budget is not None and cost > budget:
-            raise UsageError(
-                f"max_memory leaves {megabytes(budget)} for the work, but example {i} of the batch takes about {megabytes(cost)}.\n"
-                f"  Allow about {megabytes(2 * cost)} or more."
-            )
-        if piece and budget is not None and sum(costs[j] for j in piece) + cost > budget:
+        if sum(costs[j] for j in piece) + cost > budget:
             yield piece
             piece = []
         piece.append(i)
@@ -142,6 +144,10 @@ class Shelf(Generic[Key, Value]):
         self._kept, self._guests, self._used = {}, {}, 0
 
 
-def megabytes(size: int) -> str:
-    """A size for people."""
-    return f"{size / 2**20:.0f} MB"
+def readable(size: float) -> str:
+    """A size for people, in the largest unit of which there is at least one."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GB"

@@ -44,6 +44,8 @@ LIKE_LENGTH = 0.8
 """Sequences share a pass while the shortest has at least this share of the longest's rows: little is padded."""
 HEAD_BYTES = 2**27
 """Most memory for logits at a time: the vocabulary is wide, and there are many runs."""
+KEPT, HEAD = 1 / 2, 1 / 8
+"""Shares of a bounded memory: for keys and values that are kept, and for logits. The rest is for the work at hand."""
 
 
 class Staircase:
@@ -52,8 +54,8 @@ class Staircase:
     Args:
         target: the model that is patched.
         config: what is patched and how it is scored.
-        max_memory: bytes to take beside the models: half of them for the work at hand (batches are cut to fit), half
-            for the target's keys and values, which serve further sources. What does not fit is computed again.
+        max_memory: bytes to take beside the models: half of them to keep the target's keys and values for further
+            sources (what does not fit is computed again), half for the work at hand (batches are cut to fit).
     """
 
     name = "staircase"
@@ -63,8 +65,8 @@ class Staircase:
         self.layers = config.layers_of(target.anatomy.num_layers)
         # A block's output is first read by the next block; any other patch acts within its own.
         self._first_block = min(self.layers[0] + (config.mode == "layer"), target.anatomy.num_layers - 1)
-        self._half = None if max_memory is None else max_memory // 2
-        self._shelf: Shelf[Located, Own] = Shelf(self._half)
+        self._max_memory = max_memory
+        self._shelf: Shelf[Located, Own] = Shelf(None if max_memory is None else int(KEPT * max_memory))
         self._calls: Calls | None = None
 
     @property
@@ -123,12 +125,12 @@ class Staircase:
         return results
 
     def _pieces(self, batch: Sequence[Located]) -> Iterator[list[int]]:
-        """The batch, cut so that the work stays within its half of the memory."""
+        """The batch, cut so that the work at hand stays within its share of the memory."""
         length = max((example.rows.stop for example in batch), default=0)
         spans = [len(span_of(example, self.config)) for example in batch]
         takes = Footprint.of(self.target)
         costs = [takes.staircase(length, span, len(self.layers), self.target.anatomy.num_layers) for span in spans]
-        return pieces(costs, None if self._half is None else self._half - self._head_bytes)
+        return pieces(costs, self._max_memory, 1 - KEPT - HEAD)
 
     @contextmanager
     def _making_room(self) -> Iterator[None]:
@@ -141,7 +143,7 @@ class Staircase:
 
     @property
     def _head_bytes(self) -> int:
-        return HEAD_BYTES if self._half is None else min(HEAD_BYTES, self._half // 4)
+        return HEAD_BYTES if self._max_memory is None else min(HEAD_BYTES, int(HEAD * self._max_memory))
 
     @torch.inference_mode()
     def _own(self, batch: Sequence[Located]) -> list[Own]:
