@@ -83,16 +83,20 @@ def collate_left(
     return _batch(ids, mask, [[IGNORE] * width for _ in prompts], device, rows)
 
 
-def labelled_rows(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def labelled_rows(batch: Batch | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Which logits predict a label: ``logits[sequence, row]`` should give ``label``.
 
     A label in the very first position has no logits before it and is left out.
 
+    Args:
+        batch: a batch, or only its labels.  # [row, position]
+
     Returns:
         sequence, row and label, in reading order.  # three of [labelled token]
     """
-    sequence, row = torch.nonzero(batch.labels[:, 1:] != IGNORE, as_tuple=True)
-    return sequence, row, batch.labels[sequence, row + 1]
+    labels = batch.labels if isinstance(batch, Batch) else batch
+    sequence, row = torch.nonzero(labels[:, 1:] != IGNORE, as_tuple=True)
+    return sequence, row, labels[sequence, row + 1]
 
 
 def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
