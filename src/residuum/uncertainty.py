@@ -50,4 +50,7 @@ def bootstrap_columns(table: NDArray[np.floating], *, seed: int = 0) -> NDArray[
     counts = np.stack([np.bincount(pick, minlength=len(data)) for pick in picks]).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = (counts @ filled) / (counts @ present.astype(np.float64))
-    return np.nanpercentile(means, [2.5, 97.5], axis=0) if len(data) > 1 else np.full((2, data.shape[1]), np.nan)
+    bands = np.full((2, data.shape[1]), np.nan)
+    known = present.any(axis=0) & (len(data) > 1)
+    bands[:, known] = np.nanpercentile(means[:, known], [2.5, 97.5], axis=0)
+    return bands

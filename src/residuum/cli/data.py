@@ -59,3 +59,46 @@ def fetch(
 
     files = fetch_files(out, write_text, annotated=uds)
     print_table(f"fetched into {out}", [{"file": path.name, "rows": rows} for path, rows in files.items()])
+
+
+@data.command("annotate")
+def annotate_command(
+    qa: Annotated[
+        Path, typer.Option(help="Questions and answers, JSON or JSON lines; an entity field is used when given.")
+    ],
+    full: Annotated[str, typer.Option(help="The model that should know the answers.")],
+    out: Annotated[
+        Path, typer.Option(help="Receives the annotated set; FILE.review.json and FILE.dropped.json beside it.")
+    ],
+    rouge_recall: Annotated[float, typer.Option(help="An answer counts as known from this ROUGE-L recall on.")] = 0.5,
+    gpu: Annotated[int | None, typer.Option(help="GPU number; the first one, else the CPU, when left out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Find prefix and entity of plain question/answer pairs, and drop what the full model itself gets wrong.
+
+    Ambiguous answers go to OUT.review.json with their candidates: add an entity field and run again.
+
+    Examples: `residuum data annotate --qa forget.jsonl --full out/full --out forget_annotated.json`
+    """
+    import json
+
+    from residuum.data.jsonfiles import read_records
+    from residuum.models.loading import load
+    from residuum.patching.annotate import annotate
+    from residuum.progress import progress
+    from residuum.store.atomic import write_json
+
+    records = read_records(qa)
+    lm = load(full, device="auto" if gpu is None else gpu)
+    with progress("annotating", len(records)) as bar:
+        found = annotate(records, lm, rouge_recall=rouge_recall, advance=bar.advance)
+    write_json(out, [item.row for item in found if item.outcome == "kept"])
+    for outcome in ("review", "dropped"):
+        rows = [{**a.row, "reason": a.reason, "candidates": list(a.candidates)} for a in found if a.outcome == outcome]
+        write_json(out.with_suffix(f".{outcome}.json"), rows)
+    counts = {outcome: sum(item.outcome == outcome for item in found) for outcome in ("kept", "review", "dropped")}
+    typer.echo(
+        json.dumps(counts)
+        if as_json
+        else f"{counts['kept']} annotated, {counts['review']} for review, {counts['dropped']} dropped: {out}"
+    )

@@ -47,7 +47,7 @@ def label_logits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor
         the sequence each of them belongs to  # [label]
     """
     sequence, row, label = labelled_rows(labels)
-    return _precise(logits[sequence, row]), label, sequence
+    return precise(logits[sequence, row]), label, sequence
 
 
 def mean_nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -77,11 +77,10 @@ def mean_kl(logits: Tensor, labels: Tensor, reference_logits: Tensor, *, compat:
         rows, _, _ = label_logits(logits, labels)
         reference_rows, _, _ = label_logits(reference_logits, labels)
     else:
-        rows, reference_rows = (_precise(part).flatten(0, 1) for part in (logits, reference_logits))
-    return F.kl_div(
-        rows.log_softmax(-1), reference_rows.log_softmax(-1), log_target=True, reduction="batchmean"
-    )
+        rows, reference_rows = (precise(part).flatten(0, 1) for part in (logits, reference_logits))
+    return F.kl_div(rows.log_softmax(-1), reference_rows.log_softmax(-1), log_target=True, reduction="batchmean")
 
 
-def _precise(logits: Tensor) -> Tensor:
+def precise(logits: Tensor) -> Tensor:
+    """Logits in float32, or float64 where they are."""
     return logits if logits.dtype == torch.float64 else logits.float()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from residuum.errors import InputError
 from residuum.progress import hush_transformers
 from residuum.store.atomic import write_json
 from residuum.training import checkpoints
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MANIFEST = "manifest.json"
+CLAIM = "training.json"
+"""While a training runs: which one it is."""
 
 
 def is_finished(folder: Path, identity: str) -> bool:
@@ -24,6 +27,30 @@ def is_finished(folder: Path, identity: str) -> bool:
     except (OSError, ValueError):
         return False
     return bool(manifest.get("identity") == identity)
+
+
+def claim(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
+    """Make a folder the place of one training; a killed run of the same one goes on there.
+
+    Raises:
+        InputError: the folder holds another model, finished or not; says in what it differs.
+    """
+    for file in (folder / MANIFEST, folder / CLAIM):
+        if file.exists():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found.get("identity") == identity:
+                return
+            there = found.get("job", {})
+            differing = [
+                f"{key}: {there[key]} there, {job[key]} here" for key in job if key in there and there[key] != job[key]
+            ]
+            raise InputError(
+                f"{folder} holds a model of other settings ({'; '.join(differing) or 'made by something else'}).\n"
+                "  Choose another folder with --out, or remove that one."
+            )
+    if (folder / "config.json").exists():
+        raise InputError(f"{folder} holds a checkpoint that was not trained here.\n  Choose another folder with --out.")
+    write_json(folder / CLAIM, {"identity": identity, "job": dict(job)})
 
 
 def finish(
@@ -38,4 +65,5 @@ def finish(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_json(folder / MANIFEST, {"identity": identity, **manifest})
+    (folder / CLAIM).unlink(missing_ok=True)
     checkpoints.discard(folder)

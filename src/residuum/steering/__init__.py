@@ -1,0 +1,1 @@
+"""Steering: does a direction in activation space control behaviour, or bring the knowledge back?"""
