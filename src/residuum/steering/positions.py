@@ -36,18 +36,12 @@ class Position:
         """
         match = _GRAMMAR.fullmatch(text.replace(" ", ""))
         first, colon, last = match.groups()[1:] if match else (None, None, None)
-        if match is None or (colon is None and first is None):
+        if match is None or (colon is None and (first is None or last is not None)):
             raise UsageError(
                 f"{text!r} is no position.\n  Examples: response[:5], prompt[-1], response[:], all[2:6]; frames are prompt, response and all."
             )
-        number = {None: None}
-        return cls(
-            match.group(0),
-            match.group(1),
-            number.get(first, int(first)) if first is not None else None,
-            int(last) if last is not None else None,
-            colon is None,
-        )
+        start, stop = (None if number is None else int(number) for number in (first, last))
+        return cls(match.group(0), match.group(1), start, stop, single=colon is None)
 
     def resolve(self, prompt: int, total: int) -> range:
         """The token rows it means in a sequence of ``total`` tokens whose first ``prompt`` are the prompt; may be empty."""
