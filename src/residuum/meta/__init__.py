@@ -1,0 +1,1 @@
+"""Meta-evaluation: which metric can be trusted? Faithfulness over pools of models, robustness under attacks."""
