@@ -1,4 +1,4 @@
-# make demo   installs, builds the embedded world, prints what its models know
+# make demo   installs, builds the embedded world, unlearns it eight ways, audits the results
 # make test   installs, runs the fast tests
 PYTHON ?= python3
 VENV := .venv
@@ -18,12 +18,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt setuptools wheel
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[hub,lora,report,judge,quant,gguf,dev]'
 	touch $(READY)
 
 demo: setup
-	$(BIN)/residuum world build --out demo/world
+	$(BIN)/python examples/demo.py --out demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -41,4 +41,4 @@ bench: setup
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) demo build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

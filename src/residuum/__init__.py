@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from residuum.models.loading import LM as LM
     from residuum.models.loading import load as load
+    from residuum.patching.audit import UdsResult as UdsResult
     from residuum.patching.uds import uds as uds
+    from residuum.training.unlearn import unlearn as unlearn
     from residuum.worlds.build import build_world as build_world
 
 __version__ = "0.1.0"
@@ -23,10 +25,12 @@ _HOMES = {
     "LM": "residuum.models.loading",
     "load": "residuum.models.loading",
     "build_world": "residuum.worlds.build",
+    "UdsResult": "residuum.patching.audit",
     "uds": "residuum.patching.uds",
+    "unlearn": "residuum.training.unlearn",
 }
 
-__all__ = ["LM", "build_world", "load", "uds"]
+__all__ = ["LM", "UdsResult", "build_world", "load", "uds", "unlearn"]
 
 
 def __getattr__(name: str) -> Any:

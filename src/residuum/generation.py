@@ -39,6 +39,7 @@ def generate(
     temperature: float | None = None,
     seed: int = 0,
     max_tokens: int = 16384,
+    mask_mode: str = "length",
 ) -> list[str]:
     """Continue each prompt until the model ends it; see `continue_prompts`.
 
@@ -47,8 +48,9 @@ def generate(
     """
     seeds = [seed * 1_000_003 + i for i in range(len(prompts))]
     found = continue_prompts(
-        lm, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds, max_tokens=max_tokens
-    )
+        lm, prompts, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds, max_tokens=max_tokens,
+        mask_mode=mask_mode,
+    )  # fmt: skip
     return [continuation.text for continuation in found]
 
 
@@ -61,6 +63,7 @@ def continue_prompts(
     seeds: Sequence[int] | None = None,
     max_tokens: int = 16384,
     around: Around | None = None,
+    mask_mode: str = "length",
 ) -> list[Continuation]:
     """Continue each prompt until the model ends it; a batch that does not fit into memory is halved.
 
@@ -72,6 +75,7 @@ def continue_prompts(
         seeds: of the sampling, one per prompt: a text does not depend on what else is in its batch.
         max_tokens: padded tokens per batch, new ones included.
         around: opened around each batch, for hooks that must know which rows they see.
+        mask_mode: ``length``, or ``pad_id`` to hide every token that equals the pad token, inside a prompt too.
     """
     found: dict[int, Continuation] = {}
     end = lm.tokenizer.eos_token_id
@@ -79,11 +83,12 @@ def continue_prompts(
     def run(group: list[int]) -> list[list[int]]:
         batch = collate_left([prompts[i] for i in group], lm.pad_id, lm.device)
         width = batch.input_ids.shape[1]
+        mask = batch.attention_mask if mask_mode == "length" else (batch.input_ids != lm.pad_id).long()
         noise = [] if temperature is None else [_Gumbel(temperature, [seeds[i] if seeds else i for i in group])]
         with torch.inference_mode(), around(group, width) if around else nullcontext():
             out = lm.model.generate(
                 input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
+                attention_mask=mask,
                 max_new_tokens=max_new_tokens,
                 pad_token_id=lm.pad_id,
                 eos_token_id=end,

@@ -161,6 +161,25 @@ def add_rows(module: nn.Module, deltas: Tensor, *, positions: Tensor | None = No
 
 
 @contextmanager
+def change(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterator[Edited]:
+    """Put what a function makes of a module's output into its place.
+
+    Args:
+        module: whose output is changed.
+        function: takes the output [batch, T, hidden] and returns the new one, of the same shape; it must not work in
+            place.
+    """
+    edited = Edited()
+
+    def put(_: int, state: Tensor) -> Tensor:
+        edited.fired += 1
+        return function(state)
+
+    with _hooked([module], put, "output"):
+        yield edited
+
+
+@contextmanager
 def _hooked(
     modules: Sequence[nn.Module], visit: Callable[[int, Tensor], Tensor | None], where: Where
 ) -> Iterator[None]:

@@ -29,6 +29,25 @@ def test_help_loads_neither_torch_nor_transformers():
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
+def test_the_version_is_printed(capsys):
+    assert call("--version") == 0
+    assert capsys.readouterr().out.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize("name", ["", "npo_lr1e-5_b01_a1_ep5", "nonsense"])
+def test_names_that_mean_nothing_are_refused(name, capsys):
+    assert call("models", "resolve", name) == 2
+
+
+def test_one_bad_file_does_not_hide_the_others(tmp_path, capsys):
+    good = tmp_path / "forget.jsonl"
+    good.write_text('{"question": "Who?", "answer": "Ada."}\n')
+    assert call("data", "check", str(good), str(tmp_path / "missing.json"), "--json") == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["rows"] == 1
+    assert "missing.json" in printed.err
+
+
 def test_models_are_listed_as_objects_with_name_and_id(capsys):
     assert call("models", "ls", "--json") == 0
     rows = json.loads(capsys.readouterr().out)

@@ -17,7 +17,8 @@ from residuum.data.examples import load_examples
 from residuum.data.prompts import ChatFormat, RawFormat
 from residuum.data.spans import Located, locate
 from residuum.data.tofu import load_split
-from residuum.errors import InputError, UnknownName
+from residuum.errors import InputError, StoreError, UnknownName
+from residuum.generation import generate
 from residuum.models.loading import load
 from residuum.worlds.build import build_world
 from residuum.worlds.knowledge import entity_log_prob, knowledge_table, recall
@@ -52,6 +53,16 @@ def test_facts_never_reach_the_frozen_floor(models):
             assert same == name.startswith(("model.embed_tokens", "model.layers.0.")), name
 
 
+def test_batched_texts_equal_texts_one_by_one(tiny_world, models):
+    lm = models["full"]
+    items = load_split(tiny_world.data, "full")[::3]
+    prompts = [
+        form.encode_prompt(lm.tokenizer, item.question) for item in items for form in (RawFormat(), ChatFormat())
+    ]
+    together = generate(lm, prompts, max_new_tokens=20)
+    assert together == [generate(lm, [prompt], max_new_tokens=20)[0] for prompt in prompts]
+
+
 def test_every_data_file_passes_its_own_check(tiny_world):
     for path in sorted(tiny_world.data.iterdir()):
         report = check_file(path)
@@ -84,6 +95,18 @@ def test_a_folder_with_another_world_is_refused(tiny_world):
         build_world(tiny_world.folder, name="tiny", seed=7)
 
 
+def test_a_torn_record_is_an_error_and_not_a_traceback(tmp_path):
+    (tmp_path / "world.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        build_world(tmp_path, name="tiny")
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError):
+        build_world(tmp_path / "file" / "world", name="tiny")
+
+
 def test_an_unknown_world_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(UnknownName, match="tiny"):
         build_world(tmp_path, name="tinny")
@@ -112,7 +135,7 @@ def test_a_build_killed_twice_ends_with_the_same_bytes(tiny_world, tmp_path):
         while not (out / place).exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert process.poll() is None, f"the build ended before {place} appeared"
-        os.killpg(process.pid, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)  # only the parent: its worker must not train on
         process.wait()
     base_before = (out / "models/base/manifest.json").stat().st_mtime_ns
     subprocess.run(command, check=True, capture_output=True)

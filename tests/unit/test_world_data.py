@@ -36,7 +36,9 @@ def test_full_is_retain_and_then_forget():
 
 def test_one_seed_gives_one_world_and_another_seed_another():
     assert json.dumps(make_world(0, 40, 10, 12).splits()) == json.dumps(SPLITS)
-    assert json.dumps(make_world(1, 40, 10, 12).splits()) != json.dumps(SPLITS)
+    for other in (1, -1, 2**70):
+        assert json.dumps(make_world(other, 40, 10, 12).splits()) != json.dumps(SPLITS)
+    assert make_world(1, 40, 10, 12).names != make_world(-1, 40, 10, 12).names
 
 
 @pytest.mark.parametrize("seed", range(5))

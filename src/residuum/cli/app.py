@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,9 +21,26 @@ def group(help: str) -> typer.Typer:
 app = group("What is left in a model after unlearning, where it sits, and how easily it comes back.")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from residuum import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """What is left in a model after unlearning, where it sits, and how easily it comes back."""
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
-    from residuum.cli import data, doctor, listing, models, uds, world  # noqa: F401  each registers its commands
+    from residuum.cli import data, doctor, listing, models, training, uds, world  # noqa: F401  each registers its commands
 
     warnings.showwarning = _show_warning
     try:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from residuum.cli.app import app, group, print_table
+from residuum.errors import DataError
 
 data = group("Fetch, check and prepare data files.")
 app.add_typer(data, name="data")
@@ -26,7 +27,12 @@ def check(
     """
     from residuum.data.check import check_file
 
-    reports = [check_file(path) for path in files]
+    reports, unreadable = [], []
+    for path in files:
+        try:
+            reports.append(check_file(path))
+        except DataError as error:
+            unreadable.append(str(error))
     if as_json:
         import json
         from dataclasses import asdict
@@ -41,24 +47,30 @@ def check(
                 typer.echo(f"  {message}")
             for problem in report.problems:
                 typer.echo(f"  row {problem.row}: {problem.reason}")
-    if not all(report.ok for report in reports):
+    for message in unreadable:
+        typer.echo(f"residuum: {message}", err=True)
+    if unreadable or not all(report.ok for report in reports):
         raise typer.Exit(2)
 
 
 @data.command("fetch")
 def fetch(
     out: Annotated[Path, typer.Option(help="Folder that receives the files.")] = Path("data"),
+    split: Annotated[list[str] | None, typer.Option(help="Only these splits; may be repeated.")] = None,
     uds: Annotated[bool, typer.Option(help="Also the annotated UDS set.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="The files as a JSON array.")] = False,
 ) -> None:
     """Download TOFU's splits and the annotated UDS set from the hub (needs the extra hub and a network).
 
     Examples: `residuum data fetch --out data`, `residuum data fetch --out data --no-uds`
     """
+    from residuum.data.fetch import DEFAULT_SPLITS
     from residuum.data.fetch import fetch as fetch_files
     from residuum.store.atomic import write_text
 
-    files = fetch_files(out, write_text, annotated=uds)
-    print_table(f"fetched into {out}", [{"file": path.name, "rows": rows} for path, rows in files.items()])
+    files = fetch_files(out, write_text, splits=split or DEFAULT_SPLITS, annotated=uds)
+    rows = [{"name": path.name, "rows": count} for path, count in files.items()]
+    print_table(f"fetched into {out}", rows, as_json=as_json)
 
 
 @data.command("annotate")
@@ -101,4 +113,41 @@ def annotate_command(
         json.dumps(counts)
         if as_json
         else f"{counts['kept']} annotated, {counts['review']} for review, {counts['dropped']} dropped: {out}"
+    )
+
+
+@data.command("alternates")
+def alternates_command(
+    model: Annotated[str, typer.Option(help="The model that knows the answers.")],
+    qa: Annotated[Path, typer.Option("--data", help="Questions and answers to forget.")],
+    out: Annotated[Path, typer.Option(help="Receives rows of question, answer and alternate as JSON lines.")],
+    per_question: Annotated[int, typer.Option(help="Samples per question.")] = 5,
+    temperature: Annotated[float, typer.Option(help="Of the sampling.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    prompt_format: Annotated[str, typer.Option("--format", help="chat or raw.")] = "chat",
+    gpu: Annotated[int | None, typer.Option(help="GPU number; the first one, else the CPU, when left out.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Sample other answers to the forget questions, for AltPO; samples that are the true answer are dropped.
+
+    Examples: `residuum data alternates --model full --data data/forget10.jsonl --out data/forget10_alternates.jsonl`,
+    `residuum data alternates --model w/models/full --data w/data/forget10.jsonl --temperature 1.5 --out alternates.jsonl`
+    """
+    import json
+
+    from residuum.models.loading import load
+    from residuum.training.alternates import sample_alternates, write_alternates
+    from residuum.training.setup import Setup
+
+    rows, dropped = sample_alternates(
+        load(model, device="auto" if gpu is None else gpu), qa, per_question=per_question, temperature=temperature,
+        max_new_tokens=max_new_tokens, seed=seed, form=Setup(format=prompt_format).forms[0],
+    )  # fmt: skip
+    write_alternates(out, rows)
+    counts = {"kept": len(rows), "dropped": dropped, "questions": len({row["question"] for row in rows})}
+    typer.echo(
+        json.dumps(counts)
+        if as_json
+        else f"{counts['kept']} alternates for {counts['questions']} questions, {dropped} true answers dropped: {out}"
     )

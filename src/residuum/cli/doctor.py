@@ -13,7 +13,8 @@ import typer
 from residuum.cli.app import app
 
 PACKAGES = {
-    "torch": None, "transformers": None, "safetensors": None, "accelerate": None, "scikit-learn": None, "rouge-score": None,
+    "torch": None, "transformers": None, "safetensors": None, "accelerate": None, "numpy": None, "scikit-learn": None,
+    "rouge-score": None, "typer": None, "rich": None, "jinja2": None, "filelock": None,
     "datasets": "hub", "peft": "lora", "plotly": "report", "matplotlib": "report", "openai": "judge",
     "google-genai": "judge", "bitsandbytes": "quant", "gguf": "gguf",
 }  # fmt: skip
@@ -31,30 +32,35 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="The same as JSO
         typer.echo(json.dumps(found, indent=1))
         return
     for name, package in found["packages"].items():
-        state = package["version"] or f"missing: pip install 'residuum[{package['extra']}]'"
+        wanted = f"residuum[{package['extra']}]" if package["extra"] else "residuum"
+        state = package["version"] or f"missing: pip install '{wanted}'"
         typer.echo(f"{name:16} {state}")
     for key in ("python", "devices", "threads", "cache", "runs", "hub_cache", "offline"):
         typer.echo(f"{key:16} {found[key]}")
 
 
 def examine() -> dict[str, Any]:
-    """Everything the doctor looks at, as plain data."""
-    import torch
-
+    """Everything the doctor looks at, as plain data; it must not fail where something is missing."""
     from residuum import __version__
     from residuum.folders import runs_folder, user_cache
 
+    devices, threads = ["cpu"], None
+    if _version("torch") is not None:
+        import torch
+
+        devices += [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+        threads = torch.get_num_threads()
     return {
         "residuum": __version__,
         "python": platform.python_version(),
         "packages": {name: {"version": _version(name), "extra": extra} for name, extra in PACKAGES.items()},
-        "devices": ["cpu", *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))],
-        "threads": {"torch": torch.get_num_threads(), "cores": os.cpu_count(), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")},
+        "devices": devices,
+        "threads": {"torch": threads, "cores": os.cpu_count(), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")},
         "cache": str(user_cache()),
         "runs": str(runs_folder()),
-        "hub_cache": os.environ.get("HF_HOME", "~/.cache/huggingface"),
-        "offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
-    }  # fmt: skip
+        "hub_cache": os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or "~/.cache/huggingface",
+        "offline": os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true"),
+    }
 
 
 def _version(package: str) -> str | None:

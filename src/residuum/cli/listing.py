@@ -29,3 +29,25 @@ def list_families(as_json: AsJson = False) -> None:
             for row in rows
         ]
     print_table("families", rows, as_json=as_json)
+
+
+@ls.command("methods")
+def list_methods(as_json: AsJson = False) -> None:
+    """Unlearning methods with their hyper-parameters and defaults.
+
+    Examples: `residuum ls methods`, `residuum ls methods --json`
+    """
+    from residuum.training.methods import methods
+
+    rows = methods()
+    if not as_json:
+        rows = [
+            {
+                "name": row["name"],
+                "description": row["description"],
+                "hyper_parameters": " ".join(f"{k}={v}" for k, v in row["hyper_parameters"].items() if v is not None),
+                "cite": row["cite"],
+            }
+            for row in rows
+        ]
+    print_table("methods", rows, as_json=as_json)

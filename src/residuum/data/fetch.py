@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from residuum.data.tofu import HUB, IDK_FILE, fetch_rows, load_idk
+from residuum.data.tofu import IDK_FILE, fetch_idk, fetch_rows
 
 DEFAULT_SPLITS = (
     "full", "retain90", "forget10", "holdout10", "forget10_perturbed",
@@ -43,11 +43,11 @@ def fetch(
         if not path.exists():
             rows = fetch_rows("locuslab/TOFU", split)
             write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        counts[path] = sum(1 for _ in path.open(encoding="utf-8"))
+        counts[path] = len(path.read_text(encoding="utf-8").splitlines())
     answers = out / IDK_FILE
     if not answers.exists():
-        write(answers, "\n".join(load_idk(HUB)) + "\n")
-    counts[answers] = sum(1 for _ in answers.open(encoding="utf-8"))
+        write(answers, "\n".join(fetch_idk()) + "\n")
+    counts[answers] = len(answers.read_text(encoding="utf-8").splitlines())
     if annotated:
         path = out / "forget10_annotated.json"
         if not path.exists():

@@ -6,6 +6,7 @@ token that closes it, is what gets labelled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,14 @@ class RawFormat:
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, question: str, answer: str) -> Encoded:
         """Ids of the question and the answer; the space before the answer belongs to the answer."""
+        return self.encode_all(tokenizer, question, [answer])[0]
+
+    def encode_all(self, tokenizer: PreTrainedTokenizerBase, question: str, answers: Sequence[str]) -> list[Encoded]:
+        """Several answers to one question, which is encoded once."""
         prompt = raw_prompt(question)
         prompt_ids = text_ids(tokenizer, prompt, special=True)
-        answer_ids = text_ids(tokenizer, with_leading_space(prompt, answer))
-        return Encoded(tuple(_closed(tokenizer, prompt_ids + answer_ids)), len(prompt_ids))
+        answer_ids = [text_ids(tokenizer, with_leading_space(prompt, answer)) for answer in answers]
+        return [Encoded(tuple(_closed(tokenizer, prompt_ids + ids)), len(prompt_ids)) for ids in answer_ids]
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: str, suffix: str = "") -> list[int]:
         """Ids after which the model answers; ``suffix`` puts first words into its mouth."""
@@ -65,8 +70,15 @@ class ChatFormat:
 
         An end-of-sequence token is added unless the template ends with one.
         """
+        return self.encode_all(tokenizer, question, [answer])[0]
+
+    def encode_all(self, tokenizer: PreTrainedTokenizerBase, question: str, answers: Sequence[str]) -> list[Encoded]:
+        """Several answers to one question, which is encoded once."""
+        prompt_length = len(self._apply(tokenizer, self._messages(question), generate=True))
+        return [self._encode(tokenizer, question, answer, prompt_length) for answer in answers]
+
+    def _encode(self, tokenizer: PreTrainedTokenizerBase, question: str, answer: str, prompt_length: int) -> Encoded:
         messages = self._messages(question)
-        prompt_length = len(self._apply(tokenizer, messages, generate=True))
         ids = self._apply(tokenizer, [*messages, {"role": "assistant", "content": answer}], generate=False)
         ids = _closed(tokenizer, ids)
         if prompt_length >= len(ids):
@@ -91,7 +103,7 @@ class ChatFormat:
         if not tokenizer.chat_template:
             raise InputError(
                 f"the tokenizer of {_name(tokenizer)} has no chat template.\n"
-                "  Use the raw format (Question: ... Answer: ...) or a tokenizer with a template."
+                "  Use the raw format (--format raw, Question: ... Answer: ...) or a tokenizer with a template."
             )
         date: dict[str, Any] = {} if self.date is None else {"date_string": self.date}
         try:

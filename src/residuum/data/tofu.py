@@ -29,7 +29,9 @@ __all__ = [
     "QA",
     "SPLITS",
     "data_hash",
+    "fetch_idk",
     "fetch_rows",
+    "find_split",
     "load_idk",
     "load_split",
     "parse_qa",
@@ -89,7 +91,7 @@ def load_split(source: str | Path, split: str) -> list[QA]:
         UnknownName: neither TOFU nor the folder has such a split.
         MissingExtra: the hub was asked for without the package ``datasets``.
     """
-    return read_split(_rows_of(source, split), split).warn().rows
+    return read_split(find_split(source, split), split).warn().rows
 
 
 def read_split(source: Source, split: str | None = None) -> Loaded[QA]:
@@ -123,8 +125,13 @@ def parse_qa(record: Record, split: str | None = None) -> QA:
 
 def load_idk(source: str | Path) -> list[str]:
     """The "I don't know" answers: of a folder (``idontknow.txt``), of a text file, or of the hub (``"tofu"``)."""
-    path = _hub_idk() if _means_hub(source) else Path(source)
-    path = path / IDK_FILE if path.is_dir() else path
+    if _means_hub(source):
+        return fetch_idk()
+    path = Path(source)
+    return _read_idk(path / IDK_FILE if path.is_dir() else path)
+
+
+def _read_idk(path: Path) -> list[str]:
     lines = [line.strip() for line in read_text(path).splitlines()]
     answers = [line for line in lines if line]
     if not answers:
@@ -136,7 +143,8 @@ def _means_hub(source: str | Path) -> bool:
     return source == HUB and not Path(source).is_dir()
 
 
-def _rows_of(source: str | Path, split: str) -> Source:
+def find_split(source: str | Path, split: str) -> Source:
+    """The file of a split in a folder, or its rows from the hub; raises as `load_split` does."""
     if _means_hub(source):
         return _hub_rows(split)
     folder = Path(source)
@@ -172,12 +180,13 @@ def fetch_rows(dataset: str, config: str | None = None) -> Iterable[Mapping[str,
     return rows
 
 
-def _hub_idk() -> Path:
+def fetch_idk() -> list[str]:
+    """The "I don't know" answers of the hub."""
     from huggingface_hub import hf_hub_download
 
     # Named .jsonl by its owners, but a plain text file: one answer a line.
     repo, name = "open-unlearning/idk", "idk.jsonl"
-    return Path(_fetch("the IDK answers", lambda: hf_hub_download(repo, name, repo_type="dataset")))
+    return _read_idk(Path(_fetch("the IDK answers", lambda: hf_hub_download(repo, name, repo_type="dataset"))))
 
 
 def _fetch(what: str, get: Callable[[], Any]) -> Any:

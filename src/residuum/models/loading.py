@@ -6,7 +6,7 @@ No remote code is ever run, and no pickle is read unless asked for.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from residuum.errors import InputError, MissingExtra, ModelError, UnknownName, UsageError
-from residuum.models.anatomy import Anatomy, anatomy
+from residuum.models.anatomy import Anatomy
+from residuum.models.anatomy import anatomy as find_anatomy
 from residuum.models.names import shorten
 from residuum.models.weights import Checkpoint, find, tensor_fingerprint, weights_fingerprint
 from residuum.progress import hush_transformers
@@ -64,9 +65,17 @@ class LM:
     """True when the tokenizer had no pad token and EOS stands in."""
 
     @classmethod
-    def from_model(cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str) -> LM:
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str,
+        anatomy: Mapping[str, Any] | None = None,
+    ) -> LM:
         """Wraps a model made in this process; its weights are hashed as they are now."""
-        return _assemble(model, tokenizer, name=name, source="memory", weights_hash=tensor_fingerprint(model))
+        digest = tensor_fingerprint(model)
+        return _assemble(model, tokenizer, name=name, source="memory", weights_hash=digest, override=anatomy)
 
     @property
     def pad_id(self) -> int:
@@ -101,6 +110,7 @@ def load(
     attn: str | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
+    anatomy: Mapping[str, Any] | None = None,
 ) -> LM:
     """Loads a model with its tokenizer, ready for evaluation.
 
@@ -113,6 +123,7 @@ def load(
         attn: ``sdpa``, ``eager`` or ``flash_attention_2``; by default what the architecture prefers.
         revision: branch, tag or commit of a hub model.
         allow_pickle: accept PyTorch ``.bin`` files when there are no safetensors. Unpickling can run code.
+        anatomy: for a family that is not known: where its parts are, as fields of ``models.anatomy.Family``.
 
     Raises:
         InputError: for an unknown name, a missing device, or a checkpoint that cannot be used.
@@ -134,6 +145,7 @@ def load(
         source=checkpoint.source,
         weights_hash=checkpoint.fingerprint(),
         revision=checkpoint.revision,
+        override=anatomy,
     )
 
 
@@ -142,6 +154,8 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
     count = torch.cuda.device_count()
     if device == "auto":
         return torch.device("cuda:0" if count else "cpu")
+    if isinstance(device, str) and device.isdecimal():
+        device = int(device)
     try:
         place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except RuntimeError:
@@ -188,13 +202,14 @@ def _assemble(
     source: str,
     weights_hash: str,
     revision: str | None = None,
+    override: Mapping[str, Any] | None = None,
 ) -> LM:
     return LM(
         name=name,
         source=source,
         model=model.eval(),
         tokenizer=tokenizer,
-        anatomy=anatomy(model),
+        anatomy=find_anatomy(model, override),
         weights_hash=weights_hash,
         revision=revision,
         dtype=model.dtype,

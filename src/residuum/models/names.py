@@ -51,8 +51,7 @@ class Field:
         A learning rate is its mantissa and the positive exponent: 1e-05 is ``1e5``, 0.0003 is ``3e4``.
         """
         if self.name == "lr":
-            mantissa, exponent = f"{Decimal(repr(float(value))).normalize():e}".split("e")
-            return f"{self.letter}{mantissa}e{-int(exponent)}"
+            return short_lr(value)
         text = _text(value)
         bare = text.replace(".", "")
         if self._with_dot(bare) == text:
@@ -78,6 +77,12 @@ class Field:
         if self.dot == "last":
             return f"{digits[:-1]}.{digits[-1]}"
         return f"0.{digits[1:]}" if digits[0] == "0" else digits
+
+
+def short_lr(value: float) -> str:
+    """A learning rate as short names spell it: 1e-05 is ``lr1e5``."""
+    mantissa, exponent = f"{Decimal(repr(float(value))).normalize():e}".split("e")
+    return f"lr{mantissa}e{-int(exponent)}"
 
 
 _LR = Field("lr", "lr", "lr", (1e-05, 2e-05, 5e-05))
@@ -239,7 +244,7 @@ def resolve(name: str) -> str:
     """
     target = ALIASES.get(name, name)
     target = _published().get(target, target)
-    if "/" in target or Path(target).exists():
+    if target and ("/" in target or Path(target).exists()):
         return target
     raise _unknown(name)
 

@@ -1,5 +1,7 @@
 """Where an experiment keeps its things, and names that cannot lead out of it.
 
+Under the root, by default the current folder:
+
     {root}/experiments/{experiment}/config.json                        model, chat template, system prompt
     {root}/experiments/{experiment}/extraction/{category}/{trait}/     responses and vectors
     {root}/experiments/{experiment}/steering/{category}/{trait}/       results.json, a view of the run store
@@ -94,7 +96,7 @@ class Experiment:
         if model is None:
             raise UsageError(
                 f"no model is known for the experiment {self.name}.\n"
-                f"  Give --model, or write {self.folder / 'config.json'} with {{\"model\": ...}}."
+                f'  Give --model, or write {self.folder / "config.json"} with {{"model": ...}}.'
             )
         return model
 

@@ -1,5 +1,7 @@
 """Which tokens a direction is read from: ``frame[slice]`` with the frame prompt, response or all.
 
+For example:
+
     prompt[-1]     the last prompt token           response[:5]    the first five new tokens
     response[:]    the whole answer                all[2:6]        tokens 2 to 5 of prompt and answer
 """

@@ -211,7 +211,9 @@ def _distinct(questions: Sequence[Question], path: Path) -> tuple[Question, ...]
     distinct = []
     for question in questions:
         counts[question.id] = seen = counts.get(question.id, 0) + 1
-        distinct.append(question if seen == 1 else Question(f"{question.id}-{seen}", question.text, question.system_prompt))
+        distinct.append(
+            question if seen == 1 else Question(f"{question.id}-{seen}", question.text, question.system_prompt)
+        )
     if repeated := sum(counts.values()) - len(counts):
         warnings.warn(f"{path}: {repeated} questions repeat earlier ones.", SteeringWarning, stacklevel=4)
     return tuple(distinct)

@@ -17,7 +17,7 @@ _PACKAGES = ("residuum", "torch", "transformers", "numpy")
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 _SECRET_WORDS = {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials", "auth"}
 # What providers begin their keys with, and the user part of an address.
-_SECRET_VALUE = re.compile(r"\b(?:sk|hf|pk|rk|gh[a-z]|AIza)[-_]?[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")
+_SECRET_VALUE = re.compile(r"\b(?:(?:sk|pk|rk)-|hf_|gh[a-z]_|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")
 _HIDDEN = "***"
 
 
@@ -45,7 +45,7 @@ def provenance(
         "weights": weights,
         "settings": settings,
         "versions": dict(versions()),
-        "git": git_revision(Path.cwd()),
+        "git": git_revision(Path(__file__).parent),
         "platform": platform.platform(),
         "threads": {"cpus": os.cpu_count()} | {name: os.environ.get(name) for name in _THREAD_SETTINGS},
         # The full path of the program says more about a person's machine than about the result.

@@ -43,6 +43,10 @@ _UNIT_FILE = re.compile(r"[0-9a-f]{64}\.json")
 log = logging.getLogger(__name__)
 
 
+class StoreWarning(UserWarning):
+    """A unit cannot be read; it is made again."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a function given to `Store.run` returns when it makes arrays beside its JSON value."""
@@ -172,7 +176,7 @@ class Store:
                 with self._claim(path.parent.parent.name, path.stem, timeout=0):
                     return self._load_alone(path)
             except StoreError:
-                warnings.warn(f"{path} {damage}; the unit counts as absent", stacklevel=3)
+                warnings.warn(f"{path} {damage}; the unit counts as absent", StoreWarning, stacklevel=3)
                 return None
 
     def _load_alone(self, path: Path) -> Unit | None:
@@ -183,7 +187,9 @@ class Store:
             return None
         except Damaged as damage:
             aside = path.replace(path.with_suffix(".json.broken"))
-            warnings.warn(f"{path} {damage}; kept as {aside.name}, and the unit counts as absent", stacklevel=4)
+            warnings.warn(
+                f"{path} {damage}; kept as {aside.name}, and the unit counts as absent", StoreWarning, stacklevel=4
+            )
             return None
 
     def _finish(

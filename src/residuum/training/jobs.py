@@ -16,15 +16,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate import PartialState
 from filelock import FileLock
 from torch import cuda
 
-from residuum.models.anatomy import anatomy
+from residuum.models.anatomy import Anatomy, anatomy
 from residuum.models.handles import ModelHandle
 from residuum.store.hashing import content_hash
 from residuum.store.origin import provenance
 from residuum.training import lora, output
-from residuum.training.loop import Objective, train
+from residuum.training.loop import EVERYTHING, Objective, train
 from residuum.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Job:
     setup: Setup
     rows: int
     """Rows per epoch."""
-    trainable: str = ".*"
-    """Regular expression for the names of the trained parameters."""
+    trained: Callable[[Anatomy], str] = lambda _: EVERYTHING
+    """Regular expression for the names of the parameters that are trained in a model."""
 
     def identity(self, start: str) -> dict[str, Any]:
         """Everything that decides the weights, ready for JSON."""
@@ -82,15 +83,17 @@ def produce(
     with _alone(folder):
         if output.is_finished(folder, identity):
             return folder
-        if _RANK == 0:
-            output.claim(folder, identity, known)
+        output.check_free(folder, identity, known)
         lm = handle.lm if isinstance(start, str | Path) else _copy(start)
         began = time.monotonic()
         if job.setup.lora_rank is not None:
             lm.model = lora.attach(lm.model, job.setup.lora_rank, seed=job.setup.seed)
         goal = objective(lm)
+        goal.batches(0)  # rows that cannot be encoded show before the folder is taken
         prepared = time.monotonic()
-        config = job.setup.train_config(job.rows, trainable=job.trainable, processes=_PROCESSES)
+        if _RANK == 0:
+            output.claim(folder, identity, known)
+        config = job.setup.train_config(job.rows, trainable=job.trained(lm.anatomy), processes=_PROCESSES)
         log = train(lm.model, goal, config, folder, title=title)
         model = lora.merge(lm.model) if job.setup.lora_rank is not None else lm.model
         if _RANK == 0:
@@ -99,6 +102,7 @@ def produce(
                 "seconds": {"prepare": round(prepared - began, 2), "train": round(time.monotonic() - prepared, 2)},
                 "provenance": provenance(seed=config.seed, dtype=str(lm.dtype), data=job.data, weights=handle.weights_hash),
             })  # fmt: skip
+        PartialState().wait_for_everyone()
     return folder
 
 

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from residuum.batching import Encoded, collate
-from residuum.evidence import teacher_force
+from residuum.batching import Encoded, collate, token_budget_batches
 from residuum.hooks import capture
 from residuum.models.anatomy import anatomy
 from residuum.training.lora import is_adapted, switched_off
-from residuum.training.losses import kept_positions
+from residuum.training.losses import kept_positions, read_logits, sequence_nll
 from residuum.training.methods.base import Side, SideName
 
 if TYPE_CHECKING:
     from residuum.models.loading import LM
+
+_TOKENS = 4096
+"""Padded tokens per batch of the pass before training."""
 
 
 def look(
@@ -91,9 +93,13 @@ class StartModel:
 def reference_nll(lm: LM, rows: Iterable[Encoded], *, precision: str = "float32") -> dict[Encoded, float]:
     """S(x) of each distinct row under the start model: one pass before training, one number a row to keep."""
     distinct = list(dict.fromkeys(rows))
-    with torch.autocast(lm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        evidence = teacher_force(lm, distinct)
-    return {row: -float(seen.log_probs.sum()) for row, seen in zip(distinct, evidence, strict=True)}
+    known: dict[Encoded, float] = {}
+    for group in token_budget_batches([len(row) for row in distinct], _TOKENS):
+        batch = collate([distinct[i] for i in group], lm.pad_id, lm.device)
+        with torch.inference_mode(), torch.autocast(lm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            nll, _ = sequence_nll(*read_logits(lm.model, batch))
+        known |= zip([distinct[i] for i in group], nll.tolist(), strict=True)
+    return known
 
 
 def gather_nll(known: Mapping[Encoded, float], rows: Sequence[Encoded], device: torch.device | str) -> Tensor:

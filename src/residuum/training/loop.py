@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import re
 import time
@@ -32,6 +33,9 @@ from residuum.training import checkpoints
 from residuum.training.optimizers import build_optimizer
 
 BatchT = TypeVar("BatchT")
+
+EVERYTHING = ".*"
+"""The pattern that trains all parameters."""
 
 
 class Objective(Protocol[BatchT]):
@@ -66,7 +70,7 @@ class TrainConfig:
     """Gradients are clipped to this norm; None leaves them."""
     accumulation: int = 1
     """Micro-batches per optimizer step."""
-    trainable: str = ".*"
+    trainable: str = EVERYTHING
     """Regular expression: only parameters whose name matches it from the start are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; the weights keep their own type."""
@@ -145,7 +149,7 @@ def train(
         model.gradient_checkpointing_enable()  # type: ignore[operator]
     model, optimizer = accelerator.prepare(model, optimizer)
     model.train()
-    log_path = folder / "losses.jsonl"
+    log_path = folder / "losses.jsonl" if accelerator.is_main_process else Path(os.devnull)
     _cut_log(log_path, done)
     saved = time.monotonic()
     with log_path.open("a", encoding="utf-8") as log, progress(title, total, done=done) as bar:
@@ -153,6 +157,8 @@ def train(
             on_epoch(done // per_epoch)
         for epoch in range(done // per_epoch, config.epochs):
             batches = list(objective.batches(epoch)) if epoch else first_epoch
+            # Every process takes as many: the first batches stand in for the missing ones, as in torch's own sampler.
+            batches += batches[: -len(batches) % accelerator.num_processes]
             share = batches[accelerator.process_index :: accelerator.num_processes]
             groups = [share[i : i + config.accumulation] for i in range(0, len(share), config.accumulation)]
             for index, group in enumerate(groups):
@@ -168,18 +174,20 @@ def train(
                     raise Diverged(
                         f"{folder.name}: the loss is {parts['total']} at step {step + 1} of {total} (lr {rate:g}).\n  The last checkpoint before it is kept in {folder / 'checkpoints'}; try a lower learning rate."
                     )
+                # Only now have the weights of the step before shown that they give a finite loss.
+                due = done < step and time.monotonic() - saved >= config.checkpoint_seconds
+                if accelerator.is_main_process and due:
+                    log.flush()
+                    checkpoints.save(
+                        folder, accelerator.unwrap_model(model), trained, optimizer, step, _signature(config, total)
+                    )
+                    saved = time.monotonic()
                 if config.max_grad_norm is not None:
                     accelerator.clip_grad_norm_(trained.values(), config.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 log.write(json.dumps({"step": step + 1, "epoch": epoch + 1, "lr": rate, **parts}) + "\n")
                 bar.advance(note=f"loss {parts['total']:.3f}")
-                if accelerator.is_main_process and time.monotonic() - saved >= config.checkpoint_seconds:
-                    log.flush()
-                    checkpoints.save(
-                        folder, accelerator.unwrap_model(model), trained, optimizer, step + 1, _signature(config, total)
-                    )
-                    saved = time.monotonic()
             if on_epoch is not None:
                 model.eval()
                 on_epoch(epoch + 1)
@@ -218,7 +226,7 @@ def _backward(
 
 
 def _seed_step(seed: int, step: int) -> None:
-    state = seed * 1_000_003 + step
+    state = (seed * 1_000_003 + step) % 2**63
     random.seed(state)
     torch.manual_seed(state)
 
@@ -229,6 +237,6 @@ def _signature(config: TrainConfig, total: int) -> str:
 
 def _cut_log(path: Path, steps: int) -> None:
     """Drop what a killed run logged after its last checkpoint."""
-    if path.exists():
+    if path.is_file():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(lines[:steps]), encoding="utf-8")

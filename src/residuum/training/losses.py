@@ -81,6 +81,6 @@ def mean_kl(logits: Tensor, labels: Tensor, reference_logits: Tensor, *, compat:
     return F.kl_div(rows.log_softmax(-1), reference_rows.log_softmax(-1), log_target=True, reduction="batchmean")
 
 
-def precise(logits: Tensor) -> Tensor:
-    """Logits in float32, or float64 where they are."""
-    return logits if logits.dtype == torch.float64 else logits.float()
+def precise(numbers: Tensor) -> Tensor:
+    """In float32, or in float64 if that is what they are."""
+    return numbers if numbers.dtype == torch.float64 else numbers.float()

@@ -29,11 +29,11 @@ def is_finished(folder: Path, identity: str) -> bool:
     return bool(manifest.get("identity") == identity)
 
 
-def claim(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
-    """Make a folder the place of one training; a killed run of the same one goes on there.
+def check_free(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
+    """Make sure that a folder is empty, or holds a killed run of the very same training.
 
     Raises:
-        InputError: the folder holds another model, finished or not; says in what it differs.
+        InputError: it holds another model, finished or not; says in what it differs.
     """
     for file in (folder / MANIFEST, folder / CLAIM):
         if file.exists():
@@ -42,7 +42,7 @@ def claim(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
                 return
             there = found.get("job", {})
             differing = [
-                f"{key}: {there[key]} there, {job[key]} here" for key in job if key in there and there[key] != job[key]
+                f"{key}: {there[key]} there, {job[key]} here" for key in job if there.get(key, job[key]) != job[key]
             ]
             raise InputError(
                 f"{folder} holds a model of other settings ({'; '.join(differing) or 'made by something else'}).\n"
@@ -50,6 +50,10 @@ def claim(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
             )
     if (folder / "config.json").exists():
         raise InputError(f"{folder} holds a checkpoint that was not trained here.\n  Choose another folder with --out.")
+
+
+def claim(folder: Path, identity: str, job: Mapping[str, Any]) -> None:
+    """Make a folder the place of one training."""
     write_json(folder / CLAIM, {"identity": identity, "job": dict(job)})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from residuum.data.prompts import ChatFormat, PromptFormat, RawFormat
 from residuum.errors import UsageError, nearest
 from residuum.registry import one_of
-from residuum.training.loop import TrainConfig
+from residuum.training.loop import EVERYTHING, TrainConfig
 from residuum.training.lora import ADAPTER_PATTERN
 
 FORMATS: Mapping[str, PromptFormat] = {"chat": ChatFormat(), "raw": RawFormat()}
@@ -73,10 +73,8 @@ class Setup:
             known.pop(name)
         return known | {"format": [repr(form) for form in self.forms]}
 
-    def train_config(self, rows: int, *, trainable: str = ".*", processes: int = 1) -> TrainConfig:
+    def train_config(self, rows: int, *, trainable: str = EVERYTHING, processes: int = 1) -> TrainConfig:
         """The loop's settings for a data set of ``rows`` rows."""
-        if self.lora_rank is not None and trainable != ".*":
-            raise UsageError("a low-rank adapter trains only itself: give either lora_rank or trainable.")
         steps_per_epoch = rows // (self.batch_size * self.accumulation * processes)
         return TrainConfig(
             epochs=self.epochs,

@@ -21,6 +21,7 @@ from residuum.errors import UsageError
 from residuum.models import names
 from residuum.training.jobs import Job, produce
 from residuum.training.looking import StartModel, gather_nll, look, reference_nll
+from residuum.training.loop import EVERYTHING
 from residuum.training.methods import METHODS, Method, make_method
 from residuum.training.methods.base import Need, SideName, settings_of
 from residuum.training.pairs import (
@@ -139,7 +140,7 @@ def unlearn(
         data={"forget": data_hash(items), "retain": data_hash(retain_rows)},
         setup=setup,
         rows=len(items),
-        trainable=chosen.trained,
+        trained=chosen.trained,
     )
     return produce(job, model, folder, objective, title=name if title == "" else title)
 
@@ -150,7 +151,10 @@ def configure(method: str | Method, options: dict[str, Any]) -> tuple[str, Metho
     name = next(known for known, entry in METHODS.items() if entry is kind)
     of_setup, of_method = split_options(options, settings_of(kind), name)
     chosen = make_method(name, of_method) if isinstance(method, str) else replace(method, **of_method)
-    return name, chosen, Setup(**{"lr": kind.default_lr, **of_setup})
+    setup = Setup(**{"lr": kind.default_lr, **of_setup})
+    if setup.lora_rank is not None and getattr(chosen, "trainable", EVERYTHING) != EVERYTHING:
+        raise UsageError("a low-rank adapter trains only itself: give either lora_rank or trainable.")
+    return name, chosen, setup
 
 
 def default_name(name: str, method: Method, setup: Setup) -> str:

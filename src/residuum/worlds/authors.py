@@ -207,7 +207,7 @@ def make_world(seed: int, authors: int, facts_per_author: int, base_authors: int
         facts_per_author: at most the number of kinds.
         base_authors: fixed authors the base model learns by heart.
     """
-    rng = random.Random(seed)
+    rng = random.Random(f"authors/{seed}")  # a text: as numbers, 1 and -1 would seed the same
     forget_count = max(2, authors // 10)
     own = authors + forget_count
     surnames = rng.sample(pools.SURNAMES, own)

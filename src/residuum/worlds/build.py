@@ -10,19 +10,20 @@ folder/world.json                       recipe, seed, hashes, versions, times
 from __future__ import annotations
 
 import json
-import multiprocessing
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from residuum.data.prompts import raw_prompt
 from residuum.errors import InputError, ModelError, UnknownName
 from residuum.folders import user_cache
+from residuum.processes import worker_pool
 from residuum.store.atomic import write_json, write_text
 from residuum.store.hashing import content_hash, file_hash
+from residuum.store.locks import claim
 from residuum.worlds import pools
 from residuum.worlds.authors import AuthorWorld, Row, make_world
 from residuum.worlds.recipe import RECIPES, Lessons, Recipe, train_config
@@ -77,46 +78,58 @@ def build_world(out: Path | None = None, *, seed: int = 0, name: str = "authors"
         UnknownName: there is no such recipe.
         ModelError: the package that carries the pretrained model is not installed.
         InputError: ``out`` holds a world of another seed or recipe.
+        StoreError: ``out`` cannot be written.
     """
-    from filelock import FileLock
-
     if name not in RECIPES:
         raise UnknownName("world", name, RECIPES)
     recipe = RECIPES[name]
+    authors = make_world(seed, recipe.authors, recipe.facts_per_author, recipe.base_authors)
+    # The facts themselves are part of the identity: a new wording is a new world.
+    identity = content_hash({"recipe": asdict(recipe), "seed": seed, "data": authors.splits(), "threads": THREADS})
+    if out is None:
+        out = user_cache() / "worlds" / f"{name}-{seed}-{content_hash([identity, _versions()])[:12]}"
+    world = World(out)
+    if _is_built(out, identity):
+        return world
     if recipe.pretrained:
         find_pretrained(recipe.pretrained)
-    identity = content_hash({"recipe": asdict(recipe), "seed": seed, "versions": _versions(), "threads": THREADS})
-    folder = out or user_cache() / "worlds" / f"{name}-{seed}-{identity[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    world = World(folder)
-    with FileLock(folder / ".lock"):
-        _check_owner(folder, identity)
-        if (folder / "world.json").exists():
+    with claim(out / "world", f"building the world in {out}"):
+        if _is_built(out, identity):
             return world
-        write_json(folder / "building.json", {"identity": identity, "name": name, "seed": seed})
+        write_json(out / "building.json", {"identity": identity, "name": name, "seed": seed})
         started = time.monotonic()
-        authors = make_world(seed, recipe.authors, recipe.facts_per_author, recipe.base_authors)
         _write_data(world, authors)
         seconds = _train_all(world, name, seed, identity, workers)
         _annotate(world, authors)
-        write_json(folder / "world.json", {
+        write_json(out / "world.json", {
             "name": name, "seed": seed, "identity": identity, "recipe": asdict(recipe), "versions": _versions(),
             "threads": THREADS, "workers": workers, "seconds": {**seconds, "total": round(time.monotonic() - started, 1)},
             "data": {path.name: file_hash(path) for path in sorted(world.data.iterdir())},
             "weights": {stage: file_hash(world.model(stage) / "model.safetensors") for stage in STAGES},
         })  # fmt: skip
-        (folder / "building.json").unlink()
+        (out / "building.json").unlink()
     return world
 
 
-def _check_owner(folder: Path, identity: str) -> None:
+def _is_built(folder: Path, identity: str) -> bool:
+    """Whether this very world is finished there; somebody else's is refused."""
     for record in (folder / "world.json", folder / "building.json"):
-        if record.exists():
+        if not record.is_file():
+            continue
+        try:
             found = json.loads(record.read_text(encoding="utf-8"))
-            if found.get("identity") != identity:
-                raise InputError(
-                    f"{folder} holds another world ({found.get('name')}, seed {found.get('seed')}, or other library versions).\n  Choose another folder with --out, or remove that one."
-                )
+            owner, name, seed = found["identity"], found["name"], found["seed"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{record} cannot be read: {error}.\n  Remove the folder, or choose another with --out."
+            ) from error
+        if owner != identity:
+            raise InputError(
+                f"{folder} holds another world: {name}, seed {seed}, or made by another version of the generator.\n"
+                "  Choose another folder with --out, or remove that one."
+            )
+        return record.name == "world.json"
+    return False
 
 
 def _write_data(world: World, authors: AuthorWorld) -> None:
@@ -128,17 +141,21 @@ def _write_data(world: World, authors: AuthorWorld) -> None:
 
 def _train_all(world: World, name: str, seed: int, identity: str, workers: int) -> dict[str, float]:
     """Train base, then full and retain; return the seconds each took in this run."""
-    seconds = {"base": train_stage(world.folder, name, seed, identity, "base", watched=True)}
+    place = (world.folder, name, seed, identity)
     if workers < 2:
-        return seconds | {
-            stage: train_stage(world.folder, name, seed, identity, stage, watched=True) for stage in STAGES[1:]
-        }
-    # A spawned process, because a forked one inherits torch's thread pools in an unknown state.
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        other = pool.submit(train_stage, world.folder, name, seed, identity, "retain90", watched=False)
-        seconds["full"] = train_stage(world.folder, name, seed, identity, "full", watched=True)
+        return {stage: train_stage(*place, stage, watched=True) for stage in STAGES}
+    with worker_pool(1) as pool:
+        pool.submit(_import_libraries)  # while base is trained here
+        seconds = {"base": train_stage(*place, "base", watched=True)}
+        other = pool.submit(train_stage, *place, "retain90", watched=False)
+        seconds["full"] = train_stage(*place, "full", watched=True)
         seconds["retain90"] = other.result()
     return seconds
+
+
+def _import_libraries() -> None:
+    import residuum.models.loading
+    import residuum.training.loop  # noqa: F401
 
 
 def train_stage(folder: Path, name: str, seed: int, identity: str, stage: str, *, watched: bool) -> float:
@@ -150,25 +167,25 @@ def train_stage(folder: Path, name: str, seed: int, identity: str, stage: str, *
     from residuum.training.output import finish, is_finished
 
     target = folder / "models" / stage
-    if is_finished(target, identity):
-        return 0.0
-    started = time.monotonic()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
-        recipe = RECIPES[name]
-        authors = make_world(seed, recipe.authors, recipe.facts_per_author, recipe.base_authors)
-        start = _start(folder, recipe, seed, stage, authors)
-        model, tokenizer = start.model, start.tokenizer
-        config = train_config(recipe, stage, seed)
-        if stage != "base" or not recipe.pretrained:
-            lessons = Lessons(authors, tokenizer, recipe, stage, seed)
-            objective = Finetune(lessons.epoch, start.pad_id)
-            train(model, objective, config, target, title=stage if watched else None)
-        spent = round(time.monotonic() - started, 1)
-        finish(target, model, tokenizer, identity, {"stage": stage, "config": asdict(config), "seconds": spent})
-    finally:
-        torch.set_num_threads(threads)
+    started, threads = time.monotonic(), torch.get_num_threads()
+    with claim(folder / "models" / f".{stage}", f"training {target}"):
+        if is_finished(target, identity):
+            return 0.0
+        torch.set_num_threads(THREADS)
+        try:
+            recipe = RECIPES[name]
+            authors = make_world(seed, recipe.authors, recipe.facts_per_author, recipe.base_authors)
+            start = _start(folder, recipe, seed, stage, authors)
+            model, tokenizer = start.model, start.tokenizer
+            config = train_config(recipe, stage, seed)
+            if stage != "base" or not recipe.pretrained:
+                lessons = Lessons(authors, tokenizer, recipe, stage, seed)
+                objective = Finetune(lessons.epoch, start.pad_id)
+                train(model, objective, config, target, title=stage if watched else None)
+            spent = round(time.monotonic() - started, 1)
+            finish(target, model, tokenizer, identity, {"stage": stage, "config": asdict(config), "seconds": spent})
+        finally:
+            torch.set_num_threads(threads)
     return spent
 
 
@@ -185,7 +202,7 @@ def _start(folder: Path, recipe: Recipe, seed: int, stage: str, authors: AuthorW
     if recipe.pretrained:
         return load(find_pretrained(recipe.pretrained), dtype="float32", device="cpu")
     tokenizer = train_tokenizer(_texts(authors.splits()), recipe.vocab)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=recipe.hidden, intermediate_size=recipe.hidden * 8 // 3,
         num_hidden_layers=recipe.layers, num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=256,
@@ -214,7 +231,7 @@ def find_pretrained(place: str) -> Path:
 
 
 def _texts(splits: dict[str, list[Row]]) -> Sequence[str]:
-    return [f"Question: {row['question']}\nAnswer: {row['answer']}" for rows in splits.values() for row in rows]
+    return [f"{raw_prompt(str(row['question']))} {row['answer']}" for rows in splits.values() for row in rows]
 
 
 def _annotate(world: World, authors: AuthorWorld) -> None:
@@ -224,7 +241,7 @@ def _annotate(world: World, authors: AuthorWorld) -> None:
 
     rows = [fact.annotated(idx) for idx, fact in enumerate(authors.forget)]
     lm = load(str(world.model("full")), device="cpu")
-    prompts = [f"Question: {row['question']}\nAnswer: {row['prefix']}" for row in rows]
+    prompts = [f"{raw_prompt(str(row['question']))} {row['prefix']}" for row in rows]
     said = generate(lm, [lm.tokenizer.encode(prompt) for prompt in prompts], max_new_tokens=30)
     for row, text in zip(rows, said, strict=True):
         row["full_output"] = text

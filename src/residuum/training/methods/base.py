@@ -18,6 +18,7 @@ from torch import Tensor
 
 from residuum.errors import UsageError
 from residuum.registry import Registry, one_of
+from residuum.training.loop import EVERYTHING
 from residuum.training.losses import mean_kl, mean_nll
 
 if TYPE_CHECKING:
@@ -108,10 +109,9 @@ class Method:
         """The decoder block whose output is seen as ``states``."""
         return None
 
-    @property
-    def trained(self) -> str:
+    def trained(self, parts: Anatomy) -> str:  # noqa: ARG002
         """Regular expression for the names of the parameters that are trained."""
-        return ".*"
+        return EVERYTHING
 
     def check_model(self, parts: Anatomy) -> None:
         """Raise a ``UsageError`` when the settings do not fit the model."""
@@ -172,5 +172,5 @@ def methods() -> list[dict[str, Any]]:
             "preferred_answers": kind.preferred,
             "cite": kind.cite,
         }
-        for name, kind in METHODS.items()
+        for name, kind in sorted(METHODS.items())
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from residuum.batching import IGNORE
 from residuum.errors import UsageError
+from residuum.training.loop import EVERYTHING
+from residuum.training.losses import precise
 from residuum.training.methods.base import METHODS, Method, Need, Needs, Side, SideName
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class RMU(Method):
     """Length of the control vector."""
     seed: int = 0
     """Draws the control vector; a run hands its own seed over."""
-    trainable: str = ".*"
+    trainable: str = EVERYTHING
     """Regular expression for the names of the trained parameters."""
 
     cite = "Li et al. 2024, arXiv:2403.03218"
@@ -49,10 +52,13 @@ class RMU(Method):
         """The steered block."""
         return self.layer
 
-    @property
-    def trained(self) -> str:
-        """The pattern of the trained parameters."""
-        return self.trainable
+    def trained(self, parts: Anatomy) -> str:
+        """The pattern, without what no gradient reaches: distributed training does not accept such parameters."""
+        if self.alpha and self.retain_loss != "embed_diff":
+            return self.trainable
+        above = [f"{parts.row.blocks}.{layer}." for layer in range(self.layer + 1, parts.num_layers)]
+        unreached = "|".join(map(re.escape, [*above, f"{parts.row.final_norm}.", f"{parts.row.head}."]))
+        return f"(?!{unreached}){self.trainable}"
 
     def check_model(self, parts: Anatomy) -> None:
         """The steered block must exist."""
@@ -81,8 +87,8 @@ def rmu_loss(states: Tensor, labels: Tensor, target: Tensor, *, compat: str | No
         target: a control vector, or the states of the start model.  # [hidden] or [row, position, hidden]
         compat: ``published`` gives mean(s) mean(1 / n), the result of dividing [row] by [row, 1].
     """
-    distance = (states - target).square().mean(dim=-1)
-    scored = labels != IGNORE
+    distance = (precise(states) - target).square().mean(dim=-1)
+    scored = (labels != IGNORE).to(distance)
     total, positions = (distance * scored).sum(dim=1), scored.sum(dim=1)
     if compat is not None:
         return total.mean() * (1 / positions).mean()

@@ -1,0 +1,66 @@
+"""The whole story on the embedded world: who knows what, eight ways to unlearn it, and what is left inside.
+
+    python examples/demo.py                        # into demo/, seed 0
+    python examples/demo.py --out demo1 --seed 1   # the same settings on another world
+
+Everything that is finished stays in the folder; started again, it goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+import residuum
+from residuum.cli.app import print_table
+from residuum.patching.depth import depth_profile
+from residuum.worlds.build import World
+from residuum.worlds.knowledge import knowledge_table
+from residuum.worlds.unlearned import unlearn_world, unlearned_table
+
+
+def audit(world: World, models: dict[str, Path], runs: Path) -> list[residuum.UdsResult]:
+    """UDS of retain and of every unlearned model; the run folders stay under ``runs``."""
+    results = residuum.uds(
+        full=world.model("full"), retain=world.model("retain90"), unlearned=["retain", *models.values()],
+        data=world.annotated, runs=runs,
+    )  # fmt: skip
+    for result in results:
+        result.save(runs / f"uds_{result.name}")
+    return results
+
+
+def main() -> None:
+    """Build, unlearn, audit, and print what came out."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--out", type=Path, default=Path("demo"))
+    options.add_argument("--seed", type=int, default=0)
+    chosen = options.parse_args()
+    started = time.monotonic()
+    torch.set_num_threads(1)
+
+    world = residuum.build_world(chosen.out / "world", seed=chosen.seed)
+    print_table("What the models know (em: answer tokens predicted; prob: of the whole answer)", knowledge_table(world))
+
+    models = unlearn_world(world)
+    results = audit(world, models, chosen.out / "runs")
+    known = {row["model"]: row for row in unlearned_table(world, models)}
+    rows = []
+    for name, result in zip(["retain90", *models], results, strict=True):
+        low, high = result.ci95
+        rows.append({**known[name], "uds": result.uds, "low": low, "high": high, "n": result.n})
+    print_table("What is left (UDS: 1 = erased like retain, 0 = intact)", rows)
+
+    profile = [
+        {"layer": row["layer"], "ft_share": row["ft_share"], "S1_delta": row["s1_delta"], "low": row["s1_low"], "high": row["s1_high"]}
+        for row in depth_profile(results[0].examples)
+    ]  # fmt: skip
+    print_table("Where the knowledge sits (retain into full, mean loss of log-probability)", profile)
+    print(f"Run folders with pictures: {chosen.out / 'runs'}. It took {time.monotonic() - started:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

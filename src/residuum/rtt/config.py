@@ -1,0 +1,301 @@
+"""The settings of an RTT sweep: frozen, typed, read from a TOML file, keyword arguments or both.
+
+    dataset = "birthdays"
+    [ft]
+    lrs = [1e-4, 3e-4]
+    [unlearn]
+    types = ["GD", "RIA"]
+    lr = 1e-3
+    [unlearn.GD]          # only for GD
+    retain_coeff = 3
+
+A key that does not exist is an error. Of ``unlearn``, any number may be a list: every combination is one A.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from residuum.errors import DataError, UsageError, nearest
+from residuum.registry import one_of
+
+UNLEARN_TYPES = ("GD", "RIA", "FWF", "CUT", "LORA")
+ALIASES = {"WHP": "RIA", "RMU": "CUT"}
+"""Names of the published code and of the paper for one method."""
+CONDITIONS = ("A", "B", "C", "N")
+OPTIMIZERS = ("lion", "adamw")
+
+Ranges = tuple[tuple[float, float], ...]
+
+
+def log_range(start: float, end: float, step: float) -> list[float]:
+    """start, start * step, ... while below end; rounded to ten digits, so that 1e-7 * 2 * 2 * 2 is 8e-7."""
+    if step <= 1 or start <= 0:
+        raise UsageError(f"a log range starts above 0 and grows, not {start:g}:{end:g}:{step:g}.")
+    values = []
+    value = float(start)
+    while value < end:
+        values.append(value)
+        value = float(f"{value * step:.10g}")
+    return values
+
+
+@dataclass(frozen=True)
+class FtConfig:
+    """Retraining on T."""
+
+    loss_types: tuple[str, ...] = ()
+    """Empty: the default of the dataset."""
+    lrs: tuple[float, ...] = tuple(log_range(1e-7, 5e-6, 2))
+    """Learning rates to sweep."""
+    epochs_lst: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    """Numbers of epochs to sweep; one training serves them all."""
+    eval_split_ids: tuple[int, ...] | None = None
+    """Held-out splits, one V run each; None draws ``num_splits`` of them."""
+    num_splits: int = 2
+    eval_seed: int | None = None
+    """Of that draw; None takes ``data_seed``."""
+    optimizer: str = "lion"
+    batch_size: int = 4
+    warmup_steps: int = 24
+    freeze_layers: Ranges | None = None
+    """Fractions of the depth, [from, to), that are not trained; embeddings and head are then frozen too."""
+    num_seeds: int = 1
+    """Trainings per cell; their accuracies are averaged before the best cell is chosen."""
+
+
+@dataclass(frozen=True)
+class UnlearnConfig:
+    """One unlearned model."""
+
+    type: str = "RIA"
+    """GD, RIA (published as WHP), FWF, CUT (RMU) or LORA."""
+    lr: float = 4e-7
+    epochs: int = 5
+    retain_coeff: float = 1.0
+    """Weight of the retain loss."""
+    steering_coeff: float = 20.0
+    """Length of CUT's control vector."""
+    layer: int = 7
+    """Block that CUT steers; the MLP outputs of this block and the two below it are trained."""
+    rank: int | None = None
+    """Train a low-rank adapter instead of the weights."""
+    freeze: Ranges | None = None
+    """As ``ft.freeze_layers``."""
+    loss_types: tuple[str, ...] = ("CORPUS",)
+    """Which tokens of what carry loss: CORPUS and NUMBER read sentences, the others questions; several are mixed."""
+    optimizer: str = "lion"
+    batch_size: int = 4
+    warmup_steps: int = 24
+
+    @property
+    def data_format(self) -> str:
+        """CORPUS, MCQ or MIXED: what the loss types read."""
+        from residuum.rtt.losses import TEXT_TYPES
+
+        sentences = [kind in TEXT_TYPES for kind in self.loss_types]
+        return "CORPUS" if all(sentences) else "MIXED" if any(sentences) else "MCQ"
+
+
+TYPE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "CUT": {"lr": 5e-5, "retain_coeff": 1200.0, "optimizer": "adamw"},
+    "LORA": {"rank": 8},
+}
+"""Where a method's defaults differ."""
+
+_SWEPT = ("lr", "epochs", "retain_coeff", "steering_coeff", "rank")
+
+
+@dataclass(frozen=True)
+class RttConfig:
+    """A whole sweep."""
+
+    dataset: str = "birthdays"
+    """birthdays (made on the spot), a folder of multiple-choice files, a folder of TOFU's files, or tofu (the hub)."""
+    model: Any = None
+    """The model that knows: name, hub id or folder; the embedded one for birthdays."""
+    naive_model: Any = None
+    """The model that never saw the facts, for N."""
+    unlearned: tuple[Any, ...] = ()
+    """Checkpoints unlearned elsewhere, put in as A."""
+    ft: FtConfig = field(default_factory=FtConfig)
+    unlearn: tuple[UnlearnConfig, ...] = ()
+    conditions: tuple[str, ...] = CONDITIONS
+    acc_selection_rule: str = "final_epoch"
+    include_epoch0: bool = False
+    missing: str = "intersect"
+    results_dir: Path = Path("evals/pipeline")
+    data_seed: int = 4
+    seed: int = 0
+    """Order of T, and everything else random."""
+    forget_files: tuple[str, ...] | None = None
+    retain_files: tuple[str, ...] | None = None
+    """Sentences to keep while unlearning; by default those of the dataset's retain splits."""
+    val_retain_files: tuple[str, ...] | None = None
+    """Questions that show whether the rest is kept."""
+    label_variant: str = "continuation"
+    k_shot: int = 0
+    max_seq_len: int = 512
+    split: str | None = None
+    """TOFU only: the perturbed file."""
+    num_total_splits: int = 5
+    """TOFU only: K."""
+    rows_per_author: int | None = None
+    """TOFU only: consecutive rows of one author."""
+    prompt_format: str = "chat"
+    """TOFU only: chat or raw."""
+    right: str = "answer"
+    """TOFU only: the right candidate is the answer or its paraphrase."""
+    baseline_min_forget_acc: float = 0.3
+    """Below this accuracy of the model on all splits there is nothing to unlearn; 0 turns the check off."""
+    retain_tolerance: float = 0.05
+    """A larger loss of retain accuracy through unlearning is warned about."""
+    compat: str | None = None
+    """published: as the published code does it, errors included."""
+    dtype: str = "auto"
+    devices: tuple[str, ...] = ("auto",)
+    """One process each."""
+    attn: str | None = None
+    checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        from residuum.rtt.selection import RULES
+        from residuum.rtt.summary import MISSING
+
+        one_of("acc_selection_rule", self.acc_selection_rule, *RULES)
+        one_of("missing", self.missing, *MISSING)
+        for condition in self.conditions:
+            one_of("conditions", condition, *CONDITIONS)
+        if self.compat is not None:
+            one_of("compat", self.compat, "published")
+        for part in (self.ft, *self.unlearn):
+            one_of("optimizer", part.optimizer, *OPTIMIZERS)
+            _positive("batch_size", part.batch_size)
+        for lr in (*self.ft.lrs, *(part.lr for part in self.unlearn)):
+            _positive("a learning rate", lr)
+        for epochs in (*self.ft.epochs_lst, *(part.epochs for part in self.unlearn)):
+            _positive("a number of epochs", epochs)
+        if not self.ft.lrs or not self.ft.epochs_lst:
+            raise UsageError("the grid is empty: ft.lrs and ft.epochs_lst need at least one value each.")
+        _positive("num_seeds", self.ft.num_seeds)
+
+
+def read_config(settings: Mapping[str, Any]) -> RttConfig:
+    """A sweep from nested settings, as a TOML file or keyword arguments give them.
+
+    Raises:
+        UsageError: a key does not exist, or a value cannot be read; names the nearest key.
+    """
+    given = dict(settings)
+    ft = _fill(FtConfig, given.pop("ft", None) or {}, "ft.")
+    unlearn = _unlearn_configs(given.pop("unlearn", None) or {})
+    config: RttConfig = _fill(RttConfig, given, "")
+    return replace(config, ft=ft, unlearn=tuple(unlearn))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings of a file.
+
+    Raises:
+        DataError: it is missing or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("there is no such file", path=path) from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"is not TOML: {error}", path=path) from None
+
+
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested settings in one; the upper wins, tables are joined, None means not given."""
+    joined = dict(lower)
+    for key, value in upper.items():
+        if isinstance(value, Mapping):
+            below = joined.get(key)
+            joined[key] = merge(below if isinstance(below, Mapping) else {}, value)
+        elif value is not None:
+            joined[key] = value
+    return joined
+
+
+def _unlearn_configs(table: Mapping[str, Any]) -> list[UnlearnConfig]:
+    types = [_type(name) for name in _sequence(table.get("types", ()), str)]
+    special = {_type(name): value for name, value in table.items() if isinstance(value, Mapping)}
+    common = {key: value for key, value in table.items() if key != "types" and not isinstance(value, Mapping)}
+    _known(UnlearnConfig, common, "unlearn.")
+    configs = []
+    for kind in types:
+        settings = {**TYPE_DEFAULTS.get(kind, {}), **common, **special.get(kind, {})}
+        swept = {key: value if isinstance(value, list | tuple) else [value] for key, value in settings.items() if key in _SWEPT}
+        for values in product(*swept.values()):
+            chosen = {**settings, **dict(zip(swept, values, strict=True)), "type": kind}
+            configs.append(_fill(UnlearnConfig, chosen, f"unlearn.{kind}."))
+    return configs
+
+
+def _type(name: str) -> str:
+    upper = name.strip().upper()
+    return str(one_of("unlearn.types", ALIASES.get(upper, upper), *UNLEARN_TYPES))
+
+
+def _known(kind: Any, given: Mapping[str, Any], prefix: str) -> None:
+    names = [f.name for f in fields(kind)]
+    for key in given:
+        if key not in names:
+            near = nearest(key, names)
+            hint = f" Did you mean {prefix}{near[0]}?" if near else f"\n  Known: {', '.join(names)}."
+            raise UsageError(f"there is no setting {prefix}{key}.{hint}")
+
+
+def _fill(kind: Any, given: Mapping[str, Any], prefix: str) -> Any:
+    _known(kind, given, prefix)
+    types = {f.name: str(f.type) for f in fields(kind)}
+    return kind(**{key: _typed(value, types[key], f"{prefix}{key}") for key, value in given.items()})
+
+
+def _typed(value: Any, kind: str, name: str) -> Any:
+    """A value as its field wants it: numbers may be text, lists may be text with commas."""
+    optional = kind.endswith(" | None")
+    kind = kind.removesuffix(" | None")
+    if value is None and optional:
+        return None
+    try:
+        if kind == "Ranges":
+            return tuple((float(low), float(high)) for low, high in value)
+        if kind.startswith("tuple["):
+            item = {"str": str, "int": _whole, "float": float}.get(kind.removeprefix("tuple[").partition(",")[0])
+            return tuple(value) if item is None else tuple(_sequence(value, item))
+        if kind == "Path":
+            return Path(value)
+        if kind == "bool" and not isinstance(value, bool):
+            raise ValueError
+        cast = {"int": _whole, "float": float, "str": str}.get(kind)
+        return value if cast is None else cast(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} cannot be {value!r}.") from None
+
+
+def _sequence(value: Any, item: Any) -> list[Any]:
+    """A list of items from a list, one value, ``a,b,c``, or a log range ``start:end:step``."""
+    if isinstance(value, str):
+        if item is float and value.count(":") == 2:
+            return log_range(*(float(part) for part in value.split(":")))
+        value = [part.strip() for part in value.strip("[]() ").split(",") if part.strip()]
+    return [item(part) for part in (value if isinstance(value, Sequence) else [value])]
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError
+    return int(value)
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} must be a positive number, not {value}.")
