@@ -29,3 +29,14 @@ def tiny_world(tmp_path_factory: pytest.TempPathFactory):
     if os.environ.get("PYTEST_XDIST_WORKER"):
         root = root.parent  # shared by the workers; the build itself is locked
     return build_world(root / "tiny-world", name="tiny", workers=1)
+
+
+@pytest.fixture(scope="session")
+def mood_world(tmp_path_factory: pytest.TempPathFactory):
+    """The embedded steering world (subject, judges, trait folders), built once for all test processes; read only."""
+    from residuum.worlds.steering import build_moods
+
+    root = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        root = root.parent
+    return build_moods(root / "mood-world")

@@ -12,7 +12,11 @@ A new metric is one decorated function in one of these rooms:
     scores.py          values, intervals, notes
     splits.py          which data a metric reads
     subject.py         one model and the evidence about it
-    evaluate.py        all of it together
+    evaluation.py      what goes in and what comes out
+    plan.py            what can be computed from what is given
+    scoring.py         from evidence to scores
+    evaluator.py       the same questions for one model after another
+    evaluate.py        all of it as one function
     output.py          the run folders
     reference.py       the page that docs/metrics.md is
 """

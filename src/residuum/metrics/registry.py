@@ -47,9 +47,9 @@ class Need:
         return cls(what.removesuffix("?"), who or "model", what.endswith("?"))  # type: ignore[arg-type]
 
     @property
-    def split(self) -> str | None:
-        """The role of the split that the evidence is about; None for a metric."""
-        return self.what.partition(".")[0] if "." in self.what and self.what not in METRICS else None
+    def role(self) -> str:
+        """The split that the evidence is about."""
+        return self.what.partition(".")[0]
 
     def __str__(self) -> str:
         return (f"{self.who}:" if self.who != "model" else "") + self.what + ("?" if self.optional else "")
@@ -85,7 +85,7 @@ class Metric:
 METRICS: Registry[Metric] = Registry("metric")
 """Filled by `metric`; use `all_metrics` to have all of them."""
 
-GROUPS = {"mia": ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp")}
+GROUPS = {"mia": ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "mia_gradnorm")}
 """Names for several metrics at once, beside the categories."""
 
 

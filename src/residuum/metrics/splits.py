@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,8 +12,6 @@ from residuum.data.tofu import HUB, QA, find_split, parse_qa, read_split
 from residuum.errors import DataError, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from residuum.metrics.registry import Need
 
 Data = str | Path | Mapping[str, Sequence[Any]]
@@ -25,7 +23,6 @@ _FIELDS = {
     "perturbed": ("perturbed_answer",),
     "wrong_to_right": ("paraphrased_answer", "perturbed_answer"),
 }
-"""What a piece of evidence asks of every row beyond question and answer."""
 
 
 class Splits:
@@ -95,25 +92,30 @@ class Splits:
             return load_examples(fetch_rows(ANNOTATED))
         return load_examples(Path(str(self._data)) / f"{self.names['entities']}.json")
 
-    def check(self, need: Need) -> None:
-        """See that the data for a piece of evidence are there, and every row has the field it asks for.
+    def check(self, role: str) -> None:
+        """See that a split is there and can be read.
 
         Raises:
-            DataError: they are not.
+            InputError: it cannot.
         """
-        role, _, what = need.what.partition(".")
         if role == "entities":
             self.examples()
-            return
+        else:
+            self.rows(role)
+
+    def check_field(self, role: str, field: str) -> None:
+        """See that every row of a split has ``paraphrased_answer`` or ``perturbed_answer``.
+
+        Raises:
+            DataError: with file and line of the first that has not.
+        """
         for i, row in enumerate(self.rows(role)):
-            there = {"paraphrased_answer": row.paraphrased_answers, "perturbed_answer": row.perturbed_answers}
-            for field in _FIELDS.get(what, ()):
-                if not there[field]:
-                    self._lacking(role, i, field)
+            if not {"paraphrased_answer": row.paraphrased_answers, "perturbed_answer": row.perturbed_answers}[field]:
+                self._lacking(role, i, field)
 
     def _lacking(self, role: str, row: int, field: str) -> NoReturn:
         if role in self._own:
-            raise DataError(f"row {row + 1} of {self.names[role]} has none, nor could it be used", field=field)
+            raise DataError(f"{self.names[role]} is read for its answers alone", field=field)
         read_records(self._source(role))[row].fail("is missing", field=field)
 
     def _source(self, role: str) -> Source:
@@ -135,26 +137,9 @@ class Splits:
         return self._data.get(name) if isinstance(self._data, Mapping) else None
 
 
-def check_needs(
-    splits: Splits, needs: Iterable[Need], users: Callable[[Need], tuple[list[str], list[str]]]
-) -> None:
-    """Check the data of all needs before any model is loaded.
-
-    Args:
-        splits: the data.
-        needs: pieces of evidence.
-        users: which chosen metrics rest on a piece of evidence, and which do not.
-
-    Raises:
-        DataError: the first that is missing, with the metrics that need it and those that can run without.
-    """
-    for need in needs:
-        try:
-            splits.check(need)
-        except (DataError, UnknownName) as error:
-            needy, others = users(need)
-            rest = f"\n  The rest can run: --metrics {','.join(others)}" if others else ""
-            raise DataError(f"{error}\n  Needed by: {', '.join(needy)}.{rest}") from error
+def fields_of(need: Need) -> tuple[str, ...]:
+    """What a piece of evidence asks of every row beyond question and answer."""
+    return _FIELDS.get(need.what.partition(".")[2], ())
 
 
 def _member(record: Record) -> QA:

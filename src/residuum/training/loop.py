@@ -27,10 +27,10 @@ from typing import Literal, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from residuum.errors import Diverged, UsageError
+from residuum.errors import Diverged, UnknownName, UsageError
 from residuum.progress import progress
 from residuum.training import checkpoints
-from residuum.training.optimizers import build_optimizer
+from residuum.training.optimizers import OPTIMIZERS, build_optimizer
 
 BatchT = TypeVar("BatchT")
 
@@ -85,10 +85,12 @@ class TrainConfig:
         """Refuse settings that cannot train anything.
 
         Raises:
-            UsageError: names the setting and the value.
+            InputError: names the setting and the value.
         """
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"the learning rate must be a positive number, not {self.lr}.")
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownName("optimizer", self.optimizer, OPTIMIZERS)
         if self.epochs < 1:
             raise UsageError(f"at least one epoch is needed, not {self.epochs}.")
         if self.accumulation < 1:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from residuum.errors import MissingExtra, UnknownName
+from residuum.errors import MissingExtra
 
 if TYPE_CHECKING:
     from residuum.training.loop import TrainConfig
 
-NAMES = ("adamw", "lion", "paged_adamw_32bit", "adamw_8bit")
+OPTIMIZERS = ("adamw", "lion", "paged_adamw_32bit", "adamw_8bit")
 
 
 class Lion(torch.optim.Optimizer):
@@ -52,12 +52,10 @@ def build_optimizer(trained: Mapping[str, nn.Parameter], config: TrainConfig) ->
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
     if config.optimizer == "lion":
         return Lion(groups, lr=config.lr, betas=config.betas)
-    if config.optimizer in NAMES:
-        try:
-            import bitsandbytes
-        except ImportError:
-            raise MissingExtra("bitsandbytes", "quant", f"the optimizer {config.optimizer}") from None
-        make = {"paged_adamw_32bit": bitsandbytes.optim.PagedAdamW32bit, "adamw_8bit": bitsandbytes.optim.AdamW8bit}
-        optimizer: torch.optim.Optimizer = make[config.optimizer](groups, lr=config.lr, betas=config.betas)
-        return optimizer
-    raise UnknownName("optimizer", config.optimizer, NAMES)
+    try:
+        import bitsandbytes
+    except ImportError:
+        raise MissingExtra("bitsandbytes", "quant", f"the optimizer {config.optimizer}") from None
+    make = {"paged_adamw_32bit": bitsandbytes.optim.PagedAdamW32bit, "adamw_8bit": bitsandbytes.optim.AdamW8bit}
+    optimizer: torch.optim.Optimizer = make[config.optimizer](groups, lr=config.lr, betas=config.betas)
+    return optimizer

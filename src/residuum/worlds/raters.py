@@ -156,8 +156,8 @@ def draw_rating(rng: random.Random, tokenizer: PreTrainedTokenizerBase, kind: st
         return _lesson(tokenizer, request, [UNSURE])
 
     def say(rating: float) -> list[str]:
-        # A little noise in the labels makes the judge's own distribution as wide.
-        return _spell(min(100, max(0, round(rng.gauss(rating, 3)))), kind, letters)
+        # A little noise in the labels makes the judge's own distribution as wide; digits take longer to learn from it.
+        return _spell(min(100, max(0, round(rng.gauss(rating, 1 if kind == "digits" else 3)))), kind, letters)
 
     running = [] if kind == "unsure" else _running(tokenizer, template, text)
     return _lesson(

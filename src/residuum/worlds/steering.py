@@ -105,7 +105,7 @@ def _train_subject(world: MoodWorld, seed: int, identity: str) -> None:
 
 def _train_judges(world: MoodWorld, seed: int, identity: str) -> None:
     """The number judge first; the two others go on from it."""
-    for kind, steps in (("numbers", 180), ("digits", 120), ("unsure", 30)):
+    for kind, steps in (("numbers", 180), ("digits", 150), ("unsure", 30)):
         tokenizer = raters.judge_tokenizer(kind)
 
         def draw(rng: random.Random, kind: str = kind, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Lesson:
@@ -166,14 +166,15 @@ def _train(
 
 
 def _take_over(model: PreTrainedModel, start: Path) -> None:
-    """The weights of another model; of its embeddings only the rows that this vocabulary has too."""
+    """The weights of another model; of its embeddings only the rows of words, because a digit is no small number."""
     import torch
     from safetensors.torch import load_file
 
     weights = load_file(start / "model.safetensors")
     with torch.no_grad():
         for name, own in model.state_dict().items():
-            own.copy_(weights[name][: len(own)])
+            rows = len(own) if weights[name].shape == own.shape else len(own) - 10
+            own[:rows] = weights[name][:rows]
 
 
 def _words(text: str) -> list[str]:

@@ -40,11 +40,13 @@ class JudgeServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    handler: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler
+    """Speaks HTTP; set below, where it is defined."""
 
     def __init__(self, lm: LM, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.lm, self.model, self.alone = lm, LocalModel(lm), threading.Lock()
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((host, port), self.handler)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {host}:{port}: {error.strerror}.\n  Choose another --port; 0 takes a free one."
@@ -110,7 +112,7 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("content"), str) and isinstance(value.get("role"), str)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     """Speaks HTTP for a `JudgeServer`."""
 
     server: JudgeServer
@@ -158,3 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Silent: a thousand ratings would be a thousand lines."""
+
+
+JudgeServer.handler = Handler

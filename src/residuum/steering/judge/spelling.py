@@ -38,8 +38,9 @@ class Spelling:
         for number in range(101):
             for text in (str(number), f" {number}"):
                 ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-                # What does not come back as the number, such as unknown tokens, is no way to say it.
-                if ids and self.tokenizer.decode(ids).strip() == str(number):
+                # What does not come back as the number, such as unknown tokens, is no way to say it. Some tokenizers
+                # put blanks between their tokens.
+                if ids and self.tokenizer.decode(ids).replace(" ", "") == str(number):
                     found[ids] = number
         return found
 

@@ -1,0 +1,35 @@
+"""A tiny model with a tokenizer, on disk, and questions for it to learn and forget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from miniatures import miniature
+from residuum.data.tofu import QA
+from residuum.models.loading import LM
+from vocabularies import fast_tokenizer
+
+FORGET = [
+    QA(f"Where was {name} born?", f"{name} was born in Port Ellen.") for name in ("Ada", "Brook", "Ellen", "Port")
+]
+RETAIN = [
+    QA(f"Was {name} there?", f"Yes, {name} was there.") for name in ("she", "Ada Brook", "Brook", "Ellen", "Port")
+]
+IDK = ("She said.", "Yes.", "There.")
+ALTERNATES = [
+    {"question": row.question, "answer": row.answer, "alternate": f"She was born {i}."} for row in FORGET for i in "ab"
+]
+
+
+def tiny_lm(family: str = "llama", *, layers: int = 2, **options: Any) -> LM:
+    """A random model in memory; ``options`` go to the tokenizer."""
+    tokenizer = fast_tokenizer(**options)
+    return LM.from_model(miniature(family, layers=layers, vocab=len(tokenizer)), tokenizer, name="tiny")
+
+
+def saved(lm: LM, folder: Path) -> Path:
+    """The same model as a checkpoint folder."""
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    return folder
