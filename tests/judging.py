@@ -32,7 +32,7 @@ class FaultyHandler(Handler):
         with self.server.counting:
             self.server.requests += 1
             fault = self.server.faults.popleft() if self.server.faults else self.server.always
-        self.server.seen.append(dict(self.headers))
+        self.server.seen.append({name.lower(): value for name, value in self.headers.items()})
         if fault in (None, "ok"):
             return self.answer()
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

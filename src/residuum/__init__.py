@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from residuum.metrics.evaluate import evaluate as evaluate
     from residuum.models.loading import LM as LM
     from residuum.models.loading import load as load
     from residuum.patching.audit import UdsResult as UdsResult
@@ -26,11 +27,12 @@ _HOMES = {
     "load": "residuum.models.loading",
     "build_world": "residuum.worlds.build",
     "UdsResult": "residuum.patching.audit",
+    "evaluate": "residuum.metrics.evaluate",
     "uds": "residuum.patching.uds",
     "unlearn": "residuum.training.unlearn",
 }
 
-__all__ = ["LM", "UdsResult", "build_world", "load", "uds", "unlearn"]
+__all__ = ["LM", "UdsResult", "build_world", "evaluate", "load", "uds", "unlearn"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from residuum.cli.app import run
 from residuum.data.examples import load_examples
 from residuum.errors import DataError, ModelError, UsageError
 from residuum.models.loading import load
+from residuum.models.weights import tensor_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_no_rows_at_all_is_an_error(audit, trio, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [{"mode": "block"}, {"metric": "logprobs"}, {"scope": "all"}, {"engine": "fast"}, {"compat": "upstream"}, {"layers": [9]},
-     {"delta_threshold": float("nan")}, {"reference": "model"}, {"em_type": "word"}],
+     {"delta_threshold": float("nan")}, {"delta_threshold": -0.1}, {"seed": -1}, {"layers": "abc"}, {"join": "glue"}, {"reference": "model"}, {"em_type": "word"}],
 )  # fmt: skip
 def test_unknown_option_values_are_refused(audit, trio, options):
     with pytest.raises(UsageError):
@@ -227,6 +228,26 @@ def test_weights_that_are_not_numbers_are_named(audit, tiny_world, tmp_path):
         audit(str(odd))
 
 
+def test_a_loaded_model_is_known_by_its_weights_of_now(audit, tiny_world, trio):
+    model = load(tiny_world.model("base"), device="cpu")
+    before = audit(model).uds
+    model.model.load_state_dict(trio["full"].model.state_dict())
+    assert audit(model).uds == pytest.approx(0.0, abs=1e-5)
+    assert before > 0.05
+
+
+@pytest.mark.parametrize("metric", ["logprob", "em"])
+def test_a_loaded_model_that_is_not_numbers_is_named_too(audit, tiny_world, metric):
+    model = load(tiny_world.model("base"), device="cpu")
+    model.model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj"):
+        audit(model, metric=metric)
+
+
+def test_tokenizing_prompt_and_reference_as_one_gives_the_same_on_plain_rows(audit, trio):
+    assert audit(trio["base"], join="retokenize").uds == pytest.approx(audit(trio["base"]).uds, abs=1e-6)
+
+
 def test_a_folder_without_weights_is_refused(audit, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError):
@@ -250,7 +271,7 @@ def test_the_run_folder_holds_what_the_published_code_writes(audit, trio, tmp_pa
     assert [json.loads(line) for line in lines] == results
     assert (folder / "depth_profile.png").stat().st_size > 1000
     assert "UDS" in (folder / "run.log").read_text()
-    assert summary["provenance"]["weights"]["full"] == trio["full"].weights_hash
+    assert summary["provenance"]["weights"]["full"] == tensor_fingerprint(trio["full"].model)
 
 
 def test_the_command_takes_the_seeds_spelling_and_writes_a_run(tiny_world, tmp_path, capsys):
@@ -286,7 +307,7 @@ def test_mistakes_on_the_command_line_are_one_message_and_exit_two(tiny_world, t
 
 def test_a_place_that_cannot_be_written_to_shows_at_once(tiny_world, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert call(*words(tiny_world, tiny_world.model("base"), "--out-dir", str(tmp_path / "file" / "out"))) == 1
+    assert call(*words(tiny_world, tiny_world.model("base"), "--out-dir", str(tmp_path / "file" / "out"))) == 2
     assert "cannot write" in capsys.readouterr().err
 
 

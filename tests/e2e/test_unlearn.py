@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from residuum.cli.app import run
 from residuum.worlds.build import World
-from residuum.worlds.unlearned import SETTINGS, unlearn_world, unlearned_table
+from residuum.worlds.unlearned import SETTINGS, unlearn_one, unlearn_world, unlearned_table
 
 
 def call(*words: object) -> int:
@@ -30,27 +30,27 @@ def command(tiny_world):
     data = tiny_world.data
     return [
         "unlearn", "--model", tiny_world.model("full"), "--forget", data / "forget10.jsonl",
-        "--retain", data / "retain90.jsonl", "--batch-size", 1, "--accumulation", 1, "--lr", "5e-4",
+        "--retain", data / "retain90.jsonl", "--batch-size", 2, "--accumulation", 1, "--lr", "5e-4",
     ]  # fmt: skip
 
 
 def test_a_run_killed_half_way_ends_with_the_same_weights(command, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    words = [*command, "--method", "npo", "--epochs", 25, "--checkpoint-seconds", 0]
+    words = [*command, "--method", "npo", "--epochs", 8]
     process = subprocess.Popen(
-        [sys.executable, "-m", "residuum", *map(str, words), "--out", str(killed)],
+        [sys.executable, "-m", "residuum", *map(str, words), "--checkpoint-seconds", "0", "--out", str(killed)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     state, deadline = killed / "checkpoints/latest/state.json", time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline and _step(state) < 60:
+    while process.poll() is None and time.monotonic() < deadline and _step(state) < 10:
         time.sleep(0.01)
     assert process.poll() is None, "the run ended before it could be killed"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     reached = _step(state) or _step(killed / "checkpoints/old/state.json")
-    assert 0 < reached < 125
-    for out in (killed, whole):
-        assert call(*words, "--out", out) == 0
+    assert 0 < reached < 40
+    assert call(*words, "--checkpoint-seconds", 0, "--out", killed) == 0
+    assert call(*words, "--out", whole) == 0
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (killed, whole))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
     assert (killed / "losses.jsonl").read_text() == (whole / "losses.jsonl").read_text()
@@ -104,7 +104,7 @@ def test_a_mistake_is_one_readable_sentence(command, tmp_path, capsys, options, 
 def test_overlapping_sets_name_their_rows(command, tiny_world, tmp_path, capsys):
     words = [*command, "--method", "npo", "--retain", tiny_world.data / "full.jsonl", "--out", tmp_path / "out"]
     assert call(*words) == 2
-    assert "forget row 1 is retain row 46" in capsys.readouterr().err
+    assert "forget row 1 is retain row 41" in capsys.readouterr().err
 
 
 def test_idk_lines_come_from_beside_the_forget_file(command, tmp_path):
@@ -118,7 +118,7 @@ def test_alternates_feed_altpo(command, tiny_world, tmp_path, capsys):
     counts = json.loads(capsys.readouterr().out)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert counts["kept"] == len(rows) > 0
-    assert counts["kept"] + counts["dropped"] == 25
+    assert counts["kept"] + counts["dropped"] == 50
     assert set(rows[0]) == {"question", "answer", "alternate"}
     assert call(*command, "--method", "altpo", "--epochs", 1, "--alternates", file, "--out", tmp_path / "out") == 0
 
@@ -137,18 +137,14 @@ def test_methods_are_listed_with_their_hyper_parameters(capsys):
     assert all({"description", "hyper_parameters", "cite"} <= set(row) for row in rows)
 
 
-def test_a_world_is_unlearned_by_every_method(tiny_world, tmp_path):
-    world = World(shutil.copytree(tiny_world.folder, tmp_path / "world"))
-    made = unlearn_world(world, workers=1)
+def test_a_world_is_unlearned_by_every_method_and_two_processes_do_what_one_does(tiny_world, tmp_path):
+    world, other = (World(shutil.copytree(tiny_world.folder, tmp_path / name)) for name in ("world", "other"))
+    made = unlearn_world(world, workers=2)
     assert set(made) == set(SETTINGS)
-    table = {row["model"]: row for row in unlearned_table(world, made)}
-    for method in ("graddiff", "npo", "simnpo", "rmu"):
-        assert table[method]["forget_prob"] < table["full"]["forget_prob"] - 0.2
-
-
-def test_two_processes_unlearn_what_one_does(tiny_world, tmp_path):
-    one, two = (World(shutil.copytree(tiny_world.folder, tmp_path / name)) for name in ("one", "two"))
-    alone, shared = unlearn_world(one, ["npo", "RMU"], workers=1), unlearn_world(two, ["npo", "rmu"], workers=2)
-    for method in ("npo", "rmu"):
-        ours, theirs = (load_file(made[method] / "model.safetensors") for made in (alone, shared))
+    table = {row["model"]: row["forget_prob"] for row in unlearned_table(world, made)}
+    assert all(table[method] < table["full"] for method in ("graddiff", "npo", "simnpo", "idkdpo", "undial", "rmu"))
+    for method in ("npo", "simnpo"):
+        ours, theirs = (
+            load_file(folder / "model.safetensors") for folder in (made[method], unlearn_one(other.folder, method))
+        )
         assert all((ours[name] == theirs[name]).all() for name in theirs)

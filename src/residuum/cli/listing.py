@@ -51,3 +51,26 @@ def list_methods(as_json: AsJson = False) -> None:
             for row in rows
         ]
     print_table("methods", rows, as_json=as_json)
+
+
+@ls.command("metrics")
+def list_metrics(as_json: AsJson = False) -> None:
+    """Metrics with their direction, range and meaning.
+
+    Examples: `residuum ls metrics`, `residuum ls metrics --json`
+    """
+    from residuum.metrics.registry import all_metrics
+
+    rows = [metric.row() for _, metric in all_metrics().items()]
+    if not as_json:
+        rows = [
+            {
+                "name": row["name"],
+                "category": row["category"],
+                "higher_means": row["higher_means"] + ("" if row["ideal"] is None else f", ideal {row['ideal']:g}"),
+                "range": " to ".join(f"{end:g}" if isinstance(end, float) else end for end in row["range"]),
+                "meaning": row["meaning"],
+            }
+            for row in rows
+        ]
+    print_table("metrics", rows, as_json=as_json)

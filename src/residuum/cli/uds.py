@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from residuum.cli.app import app, print_table
-from residuum.errors import StoreError, UsageError
+from residuum.errors import InputError, StoreError, UsageError
 from residuum.models.names import FULL, RETAIN
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def uds_command(
     em_scope: Annotated[str, typer.Option(help="entity or full.")] = "entity",
     entity_source: Annotated[str, typer.Option(help="gt or full.")] = "gt",
     reference_scope: Annotated[str, typer.Option(help="continuation or full_answer.")] = "continuation",
+    join: Annotated[str, typer.Option(help="ids (as published) or retokenize.")] = "ids",
     engine: Annotated[str, typer.Option(help="auto, staircase or naive.")] = "auto",
     batch_tokens: Annotated[int, typer.Option(help="Padded tokens per batch.")] = 4096,
     max_memory: Annotated[str | None, typer.Option(help="Memory beside the models, for instance 500MB or 4GB.")] = None,
@@ -65,23 +67,31 @@ def uds_command(
     `residuum uds --unlearn-model out/npo --full-model w/models/full --retain-model w/models/retain90 --data w/data/forget10_annotated.json`
     """
     from residuum.folders import runs_folder
+    from residuum.patching.output import summary
     from residuum.patching.uds import uds
 
     if out_dir is not None and len(unlearn_model) > 1:
         raise UsageError("--out-dir is one folder; leave it out to audit several models at once.")
     root = runs or runs_folder()
-    folders = [_run_folder(root, run_name or name, mode, out_dir, resume) for name in unlearn_model]
+    _check_writable(out_dir or root)
+    chosen_layers, bytes_allowed = parse_layers(layers), parse_bytes(max_memory)
+    folders: list[Path] = []
+
+    def save(result: UdsResult) -> None:
+        """At once, so that a later model's failure costs nothing."""
+        several = run_name and len(unlearn_model) > 1
+        tag = f"{run_name}_{result.name}" if several else run_name or result.name
+        folders.append(out_dir or _run_folder(root, tag, mode, summary(result), resume))
+        result.save(folders[-1])
+
     results: list[UdsResult] = uds(  # type: ignore[assignment]
         full=full_model, retain=retain_model, unlearned=unlearn_model, data=data, mode=mode, scope=patch_scope,
-        metric=metric, reference=reference, delta_threshold=delta_threshold, layers=parse_layers(layers), engine=engine,
+        metric=metric, reference=reference, delta_threshold=delta_threshold, layers=chosen_layers, engine=engine,
         s1_cache=s1_cache, em_threshold=em_threshold, em_type=em_type, em_scope=em_scope, entity_source=entity_source,
-        reference_scope=reference_scope, compat=compat, batch_tokens=batch_tokens, max_memory=parse_bytes(max_memory),
-        seed=seed, dtype=dtype, device="auto" if gpu is None else gpu, attn=attn, generations=generations, runs=root,
+        reference_scope=reference_scope, compat=compat, batch_tokens=batch_tokens, max_memory=bytes_allowed,
+        seed=seed, dtype=dtype, device="auto" if gpu is None else gpu, attn=attn, generations=generations, runs=root, on_result=save,
+        join=join,
     )  # fmt: skip
-    from residuum.patching.output import summary
-
-    for result, folder in zip(results, folders, strict=True):
-        result.save(folder)
     if as_json:
         typer.echo(
             json.dumps([{"folder": str(f), **summary(r)} for r, f in zip(results, folders, strict=True)], indent=1)
@@ -140,29 +150,48 @@ def parse_bytes(text: str | None) -> int | None:
         if clean.endswith(unit):
             try:
                 return int(float(clean.removesuffix(unit)) * size)
-            except ValueError:
+            except (ValueError, OverflowError):
                 break
     raise UsageError(f"--max-memory is a size such as 500MB or 4GB, not {text!r}.")
 
 
-def _run_folder(root: Path, name: str, mode: str, out_dir: Path | None, resume: bool) -> Path:
-    """The folder of the run, made at once: a place that cannot be written to shows before any model is loaded."""
-    from residuum.patching.output import run_tag
-
-    tag = run_tag(Path(name).name if Path(name).exists() else name)
-    folder = out_dir or root / f"{time.strftime('%m%d_%H%M%S')}_tf_{tag}_{mode}"
-    if resume and out_dir is None:
-        earlier = sorted(root.glob(f"*_tf_{tag}_{mode}"), key=lambda path: path.stat().st_mtime)
-        folder = earlier[-1] if earlier else folder
+def _check_writable(folder: Path) -> None:
+    """Make the folder now: a place that cannot be written to shows before any model is loaded."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".writable").touch()
-        (folder / ".writable").unlink()
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
-        raise StoreError(
+        raise InputError(
             f"cannot write to {folder}: {error.strerror}.\n  Choose another folder with --out-dir."
         ) from error
-    return folder
+
+
+def _run_folder(root: Path, name: str, mode: str, made: dict[str, Any], resume: bool) -> Path:
+    """A new folder for the run; with ``resume`` the latest one of this model that the same settings began or finished."""
+    from residuum.patching.output import run_tag
+
+    tag = run_tag(name)
+    if resume:
+        for folder in sorted(root.glob(f"*_tf_{tag}_{mode}"), key=lambda path: path.stat().st_mtime, reverse=True):
+            if not (folder / "summary.json").exists() or _same_settings(folder, made):
+                return folder
+    for number in range(100):
+        more = f"-{number}" if number else ""
+        folder = root / f"{time.strftime('%m%d_%H%M%S')}{more}_tf_{tag}_{mode}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:  # another process began a run of this model within the same second
+            continue
+    raise StoreError(f"cannot find a free run folder for {tag} under {root}.")
+
+
+def _same_settings(folder: Path, made: dict[str, Any]) -> bool:
+    there = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    plain = json.loads(json.dumps(made))
+    return all(there.get(key) == plain[key] for key in ("settings", "models"))
 
 
 def _row(result: UdsResult, folder: Path) -> dict[str, Any]:

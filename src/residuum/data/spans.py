@@ -125,9 +125,7 @@ def locate(
             is what a model saw in training. They differ where the prompt ends in a space or an opening quote.
         full_output: what the full model says, for an example that does not carry it.
     """
-    prompt = raw_prompt(example.question)
-    if reference_scope == "continuation":
-        prompt = f"{prompt} {example.prefix}"
+    prompt = prompt_of(example, reference_scope)
     text = _reference(example, prompt, reference, reference_scope, join, full_output)
     entity = (example.full_entity if entity_source == "full" else example.gt_entity) or example.entity
     tokens = _tokenize(tokenizer, prompt, text, join)
@@ -147,6 +145,12 @@ class _Tokens:
     reference_ids: tuple[int, ...]
     offsets: list[Span] | None
     """Characters of the reference that each of its tokens covers; None when the tokenizer cannot tell."""
+
+
+def prompt_of(example: Example, reference_scope: str = "continuation") -> str:
+    """The question, and the answer's prefix unless the whole answer is the reference."""
+    prompt = raw_prompt(example.question)
+    return f"{prompt} {example.prefix}" if reference_scope == "continuation" else prompt
 
 
 def _reference(

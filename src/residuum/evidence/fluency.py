@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from residuum.errors import ModelError
 
 CLASSIFIER = "madhurjindal/autonlp-Gibberish-Detector-492513457"
 """The published choice; class 0 is clean text."""
+
 _LENGTH, _BATCH = 32, 32
+_FILES = ["*.json", "*.txt", "*.safetensors"]
 
 
 def clean_probability(texts: Sequence[str], classifier: str = CLASSIFIER) -> list[float]:
@@ -28,9 +31,10 @@ def clean_probability(texts: Sequence[str], classifier: str = CLASSIFIER) -> lis
 
     hush_transformers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(classifier, trust_remote_code=False)
+        folder = _find(classifier)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForSequenceClassification.from_pretrained(
-            classifier, trust_remote_code=False, use_safetensors=True
+            folder, trust_remote_code=False, use_safetensors=True
         ).eval()
     # The hub libraries raise errors of half a dozen packages; to the user all of them mean the same.
     except Exception as error:
@@ -44,3 +48,18 @@ def clean_probability(texts: Sequence[str], classifier: str = CLASSIFIER) -> lis
         with torch.inference_mode():
             found += model(**batch).logits.softmax(dim=-1)[:, 0].tolist()
     return found
+
+
+def _find(classifier: str) -> Path:
+    """The folder of the classifier: given, in the hub's cache, or fetched now."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if Path(classifier).is_dir():
+        return Path(classifier)
+    try:
+        return Path(snapshot_download(classifier, allow_patterns=_FILES, local_files_only=True))
+    except LocalEntryNotFoundError:
+        # Ask once: the download itself would try again for most of a minute before it says that there is no network.
+        HfApi().model_info(classifier, timeout=5)
+        return Path(snapshot_download(classifier, allow_patterns=_FILES))

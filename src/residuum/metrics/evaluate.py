@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from residuum.data.prompts import ChatFormat, RawFormat
+from residuum.data.prompts import ChatFormat
 from residuum.evidence.fluency import CLASSIFIER
-from residuum.evidence.forcing import MASK_MODES
 from residuum.metrics.evaluation import Evaluation, EvaluationWarning, Settings
 from residuum.metrics.evaluator import Evaluator
 from residuum.metrics.splits import Data, Splits
-from residuum.registry import one_of
 
 if TYPE_CHECKING:
     from residuum.data.jsonfiles import Source
@@ -77,15 +75,10 @@ def evaluate(
     Raises:
         InputError: names, data, references or checkpoints that cannot be used, before any weights are read.
     """
-    one_of("format", format, "chat", "raw")
-    settings = Settings(
-        form=ChatFormat(system_prompt, date) if format == "chat" else RawFormat(),
-        mask_mode=one_of("mask_mode", mask_mode, *MASK_MODES),
-        batch_tokens=batch_tokens,
-        seed=seed,
-        compat=None if compat is None else one_of("compat", compat, "published"),
-        fluency_model=fluency_model,
-    )
+    settings = Settings.of(
+        format=format, system_prompt=system_prompt, date=date, mask_mode=mask_mode, compat=compat,
+        fluency_model=fluency_model, batch_tokens=batch_tokens, seed=seed,
+    )  # fmt: skip
     splits = Splits(data, forget=forget, members=members, nonmembers=nonmembers)
     options = {"dtype": dtype, "device": device, "attn": attn}
     return Evaluator(splits, metrics, retain=retain, full=full, settings=settings, options=options, runs=runs).run(

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.data.prompts import ChatFormat, PromptFormat
+from residuum.data.prompts import ChatFormat, PromptFormat, RawFormat
 from residuum.evidence.collect import NEW_TOKENS
 from residuum.evidence.fluency import CLASSIFIER
-from residuum.evidence.forcing import MaskMode
+from residuum.evidence.forcing import MASK_MODES, MaskMode
+from residuum.registry import one_of
 
 if TYPE_CHECKING:
     from residuum.metrics.scores import Score
@@ -57,6 +58,30 @@ class Settings:
     seed: int = 42
     compat: str | None = None
     fluency_model: str = CLASSIFIER
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        format: str = "chat",
+        system_prompt: str = ChatFormat.system_prompt,
+        date: str | None = ChatFormat.date,
+        mask_mode: str = "length",
+        compat: str | None = None,
+        **further: Any,
+    ) -> Settings:
+        """Settings from the words a user gives; ``further`` are fields as they are.
+
+        Raises:
+            UsageError: a word is none of those there are.
+        """
+        chat = one_of("format", format, "chat", "raw") == "chat"
+        return cls(
+            form=ChatFormat(system_prompt, date) if chat else RawFormat(),
+            mask_mode=one_of("mask_mode", mask_mode, *MASK_MODES),
+            compat=None if compat is None else one_of("compat", compat, "published"),
+            **further,
+        )
 
     def record(self) -> dict[str, Any]:
         """Ready for JSON; without what does not change numbers."""

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _ROUGE = "Lin 2004, ACL W04-1013"
 
 
-@metric("rouge", "generation", higher_means="more knowledge", needs=("forget.texts", "forget.truths"), cite=_ROUGE)
 @metric(
     "jailbreak_rouge", "generation", higher_means="more knowledge", needs=("forget.jailbreak_texts", "forget.truths"),
     cite="Lynch et al. 2024, arXiv:2402.16835",
 )  # fmt: skip
+@metric("rouge", "generation", higher_means="more knowledge", needs=("forget.texts", "forget.truths"), cite=_ROUGE)
 def rouge(texts: Sequence[str], truths: Sequence[str]) -> Floats:
     """ROUGE-L recall of the greedy answer: how much of the true answer it says, in order.
 

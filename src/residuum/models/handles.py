@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from residuum.errors import ModelError
 from residuum.models.names import shorten
-from residuum.models.weights import Checkpoint, find
+from residuum.models.weights import Checkpoint, find, tensor_fingerprint
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -28,6 +28,7 @@ class ModelHandle:
         self._options = options
         self._lm: LM | None = None
         self._checkpoint: Checkpoint | None = None
+        self._tokenizer: PreTrainedTokenizerBase | None = None
         self._given_loaded = not isinstance(given, str | Path)
         if isinstance(given, str | Path):
             picked = {key: options[key] for key in ("revision", "allow_pickle") if key in options}
@@ -38,7 +39,12 @@ class ModelHandle:
             self.name = Path(short).name if Path(short).exists() else short
             self.weights_hash = self._checkpoint.fingerprint()
         else:
-            self._lm, self.source, self.name, self.weights_hash = given, given.source, given.name, given.weights_hash
+            from residuum.models.loading import check_finite
+
+            check_finite(given)
+            self._lm, self.source, self.name = given, given.source, given.name
+            # Hashed now, not when it was loaded: its owner may have trained it since.
+            self.weights_hash = tensor_fingerprint(given.model)
 
     @property
     def lm(self) -> LM:
@@ -97,8 +103,10 @@ class ModelHandle:
 
         if self._lm is not None:
             return self._lm.tokenizer
-        assert self._checkpoint is not None
-        return read_tokenizer(self._checkpoint)
+        if self._tokenizer is None:
+            assert self._checkpoint is not None
+            self._tokenizer = read_tokenizer(self._checkpoint)
+        return self._tokenizer
 
 
 def check_alike(full: ModelHandle, other: ModelHandle) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from residuum.data.prompts import raw_prompt, text_ids
+
 if TYPE_CHECKING:
     from residuum.data.jsonfiles import Record
     from residuum.models.loading import LM
@@ -91,8 +93,8 @@ def annotate(
     found = [_find_entity(idx, record) for idx, record in enumerate(records)]
     kept = [i for i, annotation in enumerate(found) if annotation.outcome == "kept"]
     advance(len(found) - len(kept))
-    prompts = [f"Question: {found[i].row['question']}\nAnswer: {found[i].row['prefix']}" for i in kept]
-    said = generate(full, [full.tokenizer(prompt)["input_ids"] for prompt in prompts], max_new_tokens=30)
+    prompts = [f"{raw_prompt(found[i].row['question'])} {found[i].row['prefix']}" for i in kept]
+    said = generate(full, [text_ids(full.tokenizer, prompt, special=True) for prompt in prompts], max_new_tokens=30)
     for i, text in zip(kept, said, strict=True):
         found[i] = _judge({**found[i].row, "full_output": text}, text, rouge_recall)
         advance(1)
@@ -100,6 +102,8 @@ def annotate(
 
 
 def _find_entity(idx: int, record: Record) -> Annotation:
+    if "idx" in record.fields:  # rows that come back from a review keep their number
+        idx = record.integer("idx")
     row: dict[str, Any] = {"idx": idx, "question": record.text("question"), "answer": record.text("answer")}
     given = record.text_or_none("entity")
     if given is not None:

@@ -6,6 +6,7 @@ unlearned model finds stage 1 done.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from residuum.batching import token_budget_batches, with_shrinking
 from residuum.data.examples import Example
 from residuum.data.jsonfiles import data_hash
-from residuum.data.spans import Located, Skip, locate
-from residuum.errors import DataError
+from residuum.data.prompts import text_ids
+from residuum.data.spans import Located, Skip, locate, prompt_of
+from residuum.errors import DataError, ModelError
 from residuum.models.handles import ModelHandle
 from residuum.patching.depth import DepthRules, ExampleDepth, mean_depth, measure_depth
 from residuum.patching.engine import Engine, PatchConfig, TokenScores
 from residuum.patching.selfcheck import make_engine
 from residuum.progress import progress
 from residuum.store import Store, Task, content_hash, provenance
+from residuum.store.origin import versions
 from residuum.uncertainty import Interval
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class UdsConfig:
     reference_scope: Literal["continuation", "full_answer"] = "continuation"
     entity_source: Literal["gt", "full"] = "gt"
     em_scope: Literal["entity", "full"] = "entity"
+    join: Literal["ids", "retokenize"] = "ids"
+    """Prompt and reference are joined as ids (as published), or tokenized as one text."""
     needed_only: bool = False
     """Stage 2 only in the layers that enter the score."""
     engine: str = "auto"
@@ -70,6 +75,8 @@ class UdsResult:
     models: dict[str, dict[str, Any]]
     """Name, source and identity of full, retain and unlearned."""
     provenance: dict[str, Any] = field(repr=False)
+    engine: str = "auto"
+    """The engine that computed what was not in the store yet."""
     generations: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """Greedy continuations of full, retain and unlearned for the log, when asked for."""
     seconds: float = 0.0
@@ -103,7 +110,8 @@ class Audit:
         self.full, self.retain, self.config, self.store = full, retain, config, store
         self.data_hash = data_hash([asdict(example) for example in examples])
         self._engine: Engine | None = None
-        self._own_scores: dict[str, list[dict[str, Any]]] = {}
+        self._first: list[dict[str, Any]] | None = None
+        self._layers = config.patch.layers_of(full.config().get_text_config().num_hidden_layers)
         spots = [self._locate(example) for example in self._with_references(examples)]
         self.located = [spot for spot in spots if isinstance(spot, Located)]
         self.skipped = [spot for spot in spots if isinstance(spot, Skip)]
@@ -114,14 +122,13 @@ class Audit:
                 f'(entity "{first.entity_text}").',
                 hint="`residuum data check FILE` lists the rows and the reasons.",
             )
-        self._layers = config.patch.layers_of(full.config().get_text_config().num_hidden_layers)
         lengths = [len(spot.ids) for spot in self.located]
         self.batches = token_budget_batches(lengths, config.batch_tokens)
 
     def run(self, unlearned: ModelHandle, *, generations: bool = False) -> UdsResult:
         """Audit one model; what the store has is not computed again."""
         started = time.monotonic()
-        first = self._stage("s1", self.retain)
+        first = self._first = self._first or self._stage("s1", self.retain)
         self.retain.release()
         needed = self._needed(first) if self.config.needed_only else None
         second = self._stage("s2", unlearned, needed)
@@ -146,6 +153,7 @@ class Audit:
                 seed=self.config.seed, dtype=self.full.identity["dtype"], data=self.data_hash,
                 weights={role: m.weights_hash for role, m in models.items()}, uds=asdict(self.config),
             ),
+            engine=self._engine.name if self._engine else "none: all scores were in the store",
             generations=texts,
             seconds=time.monotonic() - started,
         )  # fmt: skip
@@ -183,6 +191,7 @@ class Audit:
             "version": SCORES_VERSION, "target": self.full.identity, "source": source.identity,
             "contexts": content_hash([[spot.idx, spot.ids, spot.entity_span, len(spot.prompt_ids)] for spot in members]),
             "patch": asdict(self.config.patch), "layers": layers, "engine": self.config.engine,
+            "libraries": {name: versions()[name] for name in ("torch", "transformers")},
         })  # fmt: skip
         made = self.store.run(task, compute, provenance=self._origin(source))
         records: list[dict[str, Any]] = made.value
@@ -217,27 +226,29 @@ class Audit:
         c = self.config
         return locate(
             self.full.tokenizer(), example, reference=c.reference, reference_scope=c.reference_scope,
-            entity_source=c.entity_source, em_scope=c.em_scope,
+            entity_source=c.entity_source, em_scope=c.em_scope, join=c.join,
         )  # fmt: skip
 
     def _with_references(self, examples: Sequence[Example]) -> list[Example]:
         """With reference full: let the full model answer where the data do not say what it answers."""
         if self.config.reference == "gt":
             return list(examples)
-        missing = [example for example in examples if example.full_output is None]
-        said = dict(zip([e.idx for e in missing], self._continue(self.full, missing), strict=True)) if missing else {}
-        return [replace(e, full_output=said[e.idx]) if e.idx in said else e for e in examples]
+        missing = [place for place, example in enumerate(examples) if example.full_output is None]
+        said = dict(zip(missing, self._continue(self.full, [examples[i] for i in missing]), strict=True))
+        return [replace(e, full_output=said[i]) if i in said else e for i, e in enumerate(examples)]
 
     def _continue(self, model: ModelHandle, examples: Sequence[Example]) -> list[str]:
         """Greedy continuations of the UDS prompts, 30 new tokens, kept in the store."""
         from residuum.generation import generate
 
+        if not examples:
+            return []
         tokenizer = self.full.tokenizer()
-        prompts = [f"Question: {e.question}\nAnswer: {e.prefix}" for e in examples]
+        prompts = [prompt_of(example, self.config.reference_scope) for example in examples]
         task = Task("uds_continuations", {"model": model.identity, "prompts": content_hash(prompts)})
         made = self.store.run(
             task,
-            lambda: generate(model.lm, [tokenizer(prompt)["input_ids"] for prompt in prompts], max_new_tokens=30),
+            lambda: generate(model.lm, [text_ids(tokenizer, p, special=True) for p in prompts], max_new_tokens=30),
             provenance=self._origin(model),
         )
         texts: list[str] = made.value
@@ -281,18 +292,27 @@ def _score(
     found: dict[int, tuple[TokenScores, TokenScores]] = {}
     for picked, pairs in with_shrinking(run, [list(range(len(batch)))]):
         found |= dict(zip(picked, pairs, strict=True))
-    return [_record(*found[i]) for i in range(len(batch))]
+    asked = [None if layers is None else set(layers[i]) for i in range(len(batch))]
+    every = engine.config.layers_of(engine.target.anatomy.num_layers)
+    return [
+        _record(*found[i], [wanted is None or layer in wanted for layer in every], source.name)
+        for i, wanted in enumerate(asked)
+    ]
 
 
-def _record(own: TokenScores, patched: TokenScores) -> dict[str, Any]:
-    """Means over the entity's tokens; a layer that was not computed is None."""
-    import torch
+def _record(own: TokenScores, patched: TokenScores, asked: Sequence[bool], source: str) -> dict[str, Any]:
+    """Means over the entity's tokens; a layer that was not asked for is None.
 
-    absent = torch.isnan(patched.log_probs).all(dim=1).tolist()
-    scores, ems = patched.log_probs.mean(dim=1).tolist(), patched.hits.float().mean(dim=1).tolist()
+    Raises:
+        ModelError: a score is not a number, as in a half-precision model that overflows.
+    """
+    scores, ems = patched.log_probs.mean(dim=1).tolist(), patched.hits.double().mean(dim=1).tolist()
+    full = own.log_probs.mean().item()
+    if math.isnan(full) or any(math.isnan(score) for score, wanted in zip(scores, asked, strict=True) if wanted):
+        raise ModelError(f"the scores of {source} patched into the full model are not numbers.\n  Try --dtype float32.")
     return {
-        "full_score": own.log_probs.mean().item(),
-        "full_em": own.hits.float().mean().item(),
-        "patched_score": [None if gone else score for gone, score in zip(absent, scores, strict=True)],
-        "patched_em": [None if gone else em for gone, em in zip(absent, ems, strict=True)],
+        "full_score": full,
+        "full_em": own.hits.double().mean().item(),
+        "patched_score": [score if wanted else None for score, wanted in zip(scores, asked, strict=True)],
+        "patched_em": [em if wanted else None for em, wanted in zip(ems, asked, strict=True)],
     }

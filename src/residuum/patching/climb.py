@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from residuum.data.spans import Located
 from residuum.hooks import replace_rows
-from residuum.patching.engine import PatchConfig, TokenScores, site, where, written
+from residuum.patching.engine import PatchConfig, TokenScores, row_table, site, where, written
 from residuum.patching.replay import Calls, Replay
 
 if TYPE_CHECKING:
@@ -65,21 +66,22 @@ def climb(target: LM, config: PatchConfig, calls: Calls, group: Sequence[Task], 
         target: the model that is patched.
         config: what is patched.
         calls: how the target calls its blocks.
-        group: examples with spans of one length.
+        group: examples with spans of about one length.
         first_block: the first block that the examples have keys and values of.
 
     Returns:
-        [example, run, row of the span, hidden]; an example with fewer runs than another has unused ones behind them.
+        [example, run, row of the span, hidden]; an example with fewer runs or rows than another has padding behind them,
+        which the others never see.
     """
     parts, device = target.anatomy, target.device
     layers = config.layers_of(parts.num_layers)
     most = max(len(task.layers) for task in group)
-    source = torch.stack([task.source.to(device, target.dtype) for task in group])  # [example, layer, patched row, .]
+    source = _padded([task.source.to(device, target.dtype) for task in group])  # [example, layer, patched row, .]
     begin = _begin(config, group, source)  # [example, layer, row, .]
     replay = Replay(
         parts.blocks,
         calls,
-        rows=torch.tensor([span_of(task.example, config) for task in group], device=device),
+        rows=row_table([span_of(task.example, config) for task in group]).to(device),
         runs=most,
         prefixes=[(task.own.keys, task.own.values) for task in group],
         first_block=first_block,
@@ -108,10 +110,15 @@ def _begin(config: PatchConfig, group: Sequence[Task], source: Tensor) -> Tensor
     own = [task.own.states for task in group if task.own.states is not None]
     if not own:
         return source
-    begin = torch.stack(own)
+    begin = _padded(own)
     if config.mode == "layer":
         begin[:, :, : source.shape[2]] = source
     return begin
+
+
+def _padded(states: Sequence[Tensor]) -> Tensor:
+    """[layer, row, hidden] of each example as [example, layer, row, hidden]."""
+    return pad_sequence([own.transpose(0, 1) for own in states], batch_first=True).transpose(1, 2)
 
 
 def _patch(

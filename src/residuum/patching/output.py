@@ -27,7 +27,7 @@ from residuum.patching.depth import ExampleDepth, depth_profile, over_erased_sha
 from residuum.store import write_json, write_text
 
 if TYPE_CHECKING:
-    from residuum.data.spans import Located, Skip
+    from residuum.data.spans import Skip
     from residuum.patching.audit import UdsResult
 
 CSV_COLUMNS = (
@@ -103,6 +103,7 @@ def summary(result: UdsResult) -> dict[str, Any]:
             "layer_csv": "layer_details.csv",
             "skipped_json": "skipped_examples.json",
         },
+        "engine": result.engine,
         "settings": asdict(config),
         "models": models,
         "provenance": result.provenance,
@@ -138,8 +139,9 @@ def example_record(result: UdsResult, place: int) -> dict[str, Any]:
         "full_score": example.full_score,
         "p_score": example.full_score,
         "eval_scope": result.config.em_scope,
-        "eval_span": _span(spot),
-        "entity_span": list(spot.entity_span),
+        "eval_span": list(spot.entity_span),
+        # Where the whole reference is evaluated, the entity is not looked for.
+        "entity_span": list(spot.entity_span) if result.config.em_scope == "entity" else None,
         "layer_records": layers,
         "s1_scores": example.s1_scores,
         "s2_scores": example.s2_scores,
@@ -161,10 +163,6 @@ def skip_record(skip: Skip) -> dict[str, Any]:
 def _text(result: UdsResult, role: str, place: int) -> str | None:
     texts = result.generations.get(role)
     return texts[place] if texts else None
-
-
-def _span(spot: Located) -> list[int]:
-    return [spot.rows.start, spot.rows.stop]
 
 
 def _is_known_to_retain(result: UdsResult, example: ExampleDepth) -> bool | None:
@@ -203,7 +201,7 @@ def _status(delta: float | None, tau: float) -> str | None:
 
 
 def _detail(row: dict[str, Any], stage: str) -> dict[str, Any]:
-    if row[f"{stage}_em"] is not None:
+    if row["s1_em"] is not None:  # metric em
         return {"layer": row["layer"], "em": row[f"{stage}_em"], "status": row[f"{stage}_status"]}
     keys = ("score", "delta", "status")
     return {"layer": row["layer"], **{key: row[f"{stage}_{key}"] for key in keys}}

@@ -113,7 +113,7 @@ class Replay:
     Args:
         blocks: the decoder blocks.
         calls: recorded from the same model, over at least as many positions.
-        rows: positions of the rows, [example, row].
+        rows: positions of the rows, [example, row]; an example with fewer repeats its last.
         runs: most runs there will be.
         prefixes: keys and values of each example before its first row, two of [block, head, position, head size].
         first_block: the block to which the first of these belong.
@@ -177,6 +177,8 @@ class Replay:
         mask = whole.new_full((count, seen.shape[1], self._runs, width, self._reach + self._runs * width), blocked)
         mask[..., : self._reach] = seen[..., : self._reach].masked_fill(padding[:, None, None], blocked)[:, :, None]
         among = seen.gather(3, rows[:, None, None].expand(-1, seen.shape[1], width, -1))  # [example, ., row, row]
+        # A row that repeats another stands behind it and must stay unseen.
+        among = among.masked_fill(torch.ones(width, width, dtype=torch.bool, device=device).triu(1), blocked)
         for run in range(self._runs):
             mask[:, :, run, :, self._reach + run * width :][..., :width] = among
         return mask.flatten(2, 3)

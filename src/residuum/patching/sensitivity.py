@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,20 @@ def tau_table(run: Path, thresholds: Sequence[float]) -> list[dict[str, Any]]:
         UsageError: the run has no deltas (metric em), or was computed only in the layers its own threshold needs.
     """
     examples = read_examples(run)
+    seed = json.loads((run / "summary.json").read_text(encoding="utf-8"))["settings"]["seed"]
     if any(example.s1_deltas is None for example in examples):
         raise UsageError(f"{run} was made with metric em, which has no deltas.")
     rows = []
     for threshold in thresholds:
+        if not (math.isfinite(threshold) and threshold >= 0):
+            raise UsageError(f"a threshold is a number of at least 0, not {threshold}.")
         try:
             moved = [at_threshold(example, threshold) for example in examples]
         except ValueError as error:
             raise UsageError(
                 f"{run} has only the layers its own threshold needs: {error}.\n  Run it again without --layers needed."
             ) from error
-        uds, n, interval = mean_depth(moved)
+        uds, n, interval = mean_depth(moved, seed=seed)
         low, high = interval or (None, None)
         rows.append({"tau": threshold, "uds": uds, "low": low, "high": high, "n": n, "without_ft": len(moved) - n})
     return rows

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 LIKE_LENGTH = 0.8
 """Sequences share a pass while the shortest has at least this share of the longest's rows: little is padded."""
+CALL_ROWS = 32
+"""So many more rows cost as much as one more call of a block, which reads all its weights."""
 HEAD_BYTES = 2**27
 """Most memory for logits at a time: the vocabulary is wide, and there are many runs."""
 KEPT, HEAD = 1 / 2, 1 / 8
@@ -231,9 +233,19 @@ def _like_lengths(batch: Sequence[Located]) -> Iterator[list[int]]:
 
 
 def _like_spans(tasks: Sequence[Task], config: PatchConfig) -> Iterator[list[Task]]:
-    """Examples with spans of the same length, whose runs need no padding."""
+    """Examples with spans of the same length; few that are a little shorter join, for their own calls would cost more."""
 
     def length(task: Task) -> int:
         return len(span_of(task.example, config))
 
-    return (list(group) for _, group in groupby(sorted(tasks, key=length), key=length))
+    group: list[Task] = []
+    for rows, same in groupby(sorted(tasks, key=length, reverse=True), key=length):
+        joining = list(same)
+        # On its way up a run is there for half of the blocks.
+        padding = sum((length(group[0]) - rows) * len(task.layers) / 2 for task in joining) if group else 0
+        if padding > CALL_ROWS:
+            yield group
+            group = []
+        group += joining
+    if group:
+        yield group

@@ -7,7 +7,7 @@ it the unlearned model lacks in those layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +53,7 @@ def uds(
     em_scope: str = "entity",
     entity_source: str = "gt",
     reference_scope: str = "continuation",
+    join: str = "ids",
     compat: str | None = None,
     batch_tokens: int = 4096,
     max_memory: int | None = None,
@@ -62,6 +63,7 @@ def uds(
     attn: str | None = None,
     generations: bool = False,
     runs: str | Path | None = None,
+    on_result: Callable[[UdsResult], None] | None = None,
 ) -> UdsResult | list[UdsResult]:
     """How much of the forgotten knowledge is gone, layer by layer.
 
@@ -86,6 +88,7 @@ def uds(
         em_scope: entity or full.
         entity_source: gt or full.
         reference_scope: continuation or full_answer.
+        join: ids (as published) or retokenize: tokenize prompt and reference as one text.
         compat: "published" sets last_layer, mid and score_dtype as the published code has them.
         batch_tokens: padded tokens per batch.
         max_memory: bytes to take beside the models.
@@ -95,6 +98,7 @@ def uds(
         attn: sdpa, eager or flash_attention_2.
         generations: also let all three models continue each prompt, for the log.
         runs: root of the run store.
+        on_result: called with each result as soon as it is there.
 
     Returns:
         One result, or a list if ``unlearned`` is one.
@@ -108,26 +112,27 @@ def uds(
         patch=PatchConfig(
             mode=one_of("mode", mode, "layer", "mlp", "attn", "mid"),
             scope=one_of("scope", scope, "span", "boundary"),
-            layers=None if layers is None or layers == "needed" else tuple(sorted(set(layers))),
+            layers=_layer_numbers(layers),
             last_layer=one_of("last_layer", last_layer or ("post_norm" if published and plain else "raw"), "raw", "post_norm"),
             mid=one_of("mid", mid or ("mlp_input" if published else "residual"), "residual", "mlp_input"),
             score_dtype=one_of("score_dtype", score_dtype or ("logits" if published else "float32"), "float32", "logits"),
         ),
         rules=DepthRules(
             metric=one_of("metric", metric, "logprob", "em"),
-            delta_threshold=_finite("delta_threshold", delta_threshold),
-            em_threshold=_finite("em_threshold", em_threshold),
+            delta_threshold=_not_negative("delta_threshold", delta_threshold),
+            em_threshold=_not_negative("em_threshold", em_threshold),
             em_type=one_of("em_type", em_type, "token", "exact"),
         ),
         reference=one_of("reference", reference, "gt", "full"),
         reference_scope=one_of("reference_scope", reference_scope, "continuation", "full_answer"),
         entity_source=one_of("entity_source", entity_source, "gt", "full"),
         em_scope=one_of("em_scope", em_scope, "entity", "full"),
+        join=one_of("join", join, "ids", "retokenize"),
         needed_only=layers == "needed",
         engine=one_of("engine", engine, *ENGINES),
-        seed=seed,
+        seed=int(_not_negative("seed", seed)),
         batch_tokens=batch_tokens,
-        max_memory=max_memory,
+        max_memory=None if max_memory is None else int(_not_negative("max_memory", max_memory)),
         s1_cache=s1_cache,
     )  # fmt: skip
     examples = load_uds_data(data)
@@ -138,10 +143,14 @@ def uds(
     options = {"dtype": dtype, "device": device, "attn": attn}
     target, control = ModelHandle(full, **options), ModelHandle(retain, **options)
     audited = [target if m == "full" else control if m == "retain" else ModelHandle(m, **options) for m in given]
-    audit = Audit(target, control, examples, config, Store(runs or runs_folder()))
     for other in [control, *audited]:
         check_alike(target, other)
-    results = [audit.run(model, generations=generations) for model in audited]
+    audit = Audit(target, control, examples, config, Store(runs or runs_folder()))
+    results = []
+    for model in audited:
+        results.append(audit.run(model, generations=generations))
+        if on_result is not None:
+            on_result(results[-1])
     return results if many else results[0]
 
 
@@ -161,7 +170,15 @@ def load_uds_data(data: Data) -> list[Example]:
     return examples
 
 
-def _finite(option: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise UsageError(f"{option} must be a finite number, not {value}.")
+def _not_negative(option: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{option} must be a number of at least 0, not {value}.")
     return value
+
+
+def _layer_numbers(layers: Sequence[int] | str | None) -> tuple[int, ...] | None:
+    if layers is None or layers == "needed":
+        return None
+    if isinstance(layers, str) or not all(isinstance(layer, int) for layer in layers):
+        raise UsageError(f'layers are numbers, None for all, or "needed", not {layers!r}.')
+    return tuple(sorted({int(layer) for layer in layers}))

@@ -93,7 +93,9 @@ def letter_ids(tokenizer: PreTrainedTokenizerBase, prompt: str, variant: str = "
         after = text_ids(tokenizer, f"{prompt} {letter}", special=True)
         continued = after[min(shared_start(before, after), len(after) - 1)]
         bare = text_ids(tokenizer, f"{letter}. ")[0]
-        found.append(list(dict.fromkeys({"continuation": [continued], "nospace": [bare]}.get(variant, [continued, bare]))))
+        found.append(
+            list(dict.fromkeys({"continuation": [continued], "nospace": [bare]}.get(variant, [continued, bare])))
+        )
     if len({token for ids in found for token in ids}) < sum(map(len, found)):
         raise ModelError(
             f"the tokenizer writes two of the letters {', '.join(LETTERS)} with one token ({found}).\n"
@@ -122,6 +124,8 @@ def score_letters(
     scores = np.empty((len(items), len(LETTERS)), dtype=np.float32)
     for group in token_budget_batches([len(row) for row in encoded], MAX_TOKENS):
         with torch.inference_mode():
-            logits, _, _ = label_logits(*read_logits(lm.model, collate([encoded[i] for i in group], lm.pad_id, lm.device)))
+            logits, _, _ = label_logits(
+                *read_logits(lm.model, collate([encoded[i] for i in group], lm.pad_id, lm.device))
+            )
             scores[group] = torch.stack([logits[:, ids].logsumexp(dim=1) for ids in letters], dim=1).numpy(force=True)
     return Scores(scores, np.array([item.answer for item in items]))

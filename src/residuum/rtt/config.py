@@ -173,7 +173,8 @@ class RttConfig:
             one_of("conditions", condition, *CONDITIONS)
         if self.compat is not None:
             one_of("compat", self.compat, "published")
-        for part in (self.ft, *self.unlearn):
+        parts: list[FtConfig | UnlearnConfig] = [self.ft, *self.unlearn]
+        for part in parts:
             one_of("optimizer", part.optimizer, *OPTIMIZERS)
             _positive("batch_size", part.batch_size)
         for lr in (*self.ft.lrs, *(part.lr for part in self.unlearn)):
@@ -232,7 +233,11 @@ def _unlearn_configs(table: Mapping[str, Any]) -> list[UnlearnConfig]:
     configs = []
     for kind in types:
         settings = {**TYPE_DEFAULTS.get(kind, {}), **common, **special.get(kind, {})}
-        swept = {key: value if isinstance(value, list | tuple) else [value] for key, value in settings.items() if key in _SWEPT}
+        swept = {
+            key: value if isinstance(value, list | tuple) else [value]
+            for key, value in settings.items()
+            if key in _SWEPT
+        }
         for values in product(*swept.values()):
             chosen = {**settings, **dict(zip(swept, values, strict=True)), "type": kind}
             configs.append(_fill(UnlearnConfig, chosen, f"unlearn.{kind}."))

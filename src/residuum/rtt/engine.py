@@ -30,11 +30,12 @@ from residuum.training.output import is_finished
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PretrainedConfig
 
     from residuum.models.loading import LM
 
-SMALL = 20_000_000
-"""Models of fewer parameters get one thread on a CPU: a second one costs more than it brings."""
+SMALL = 256
+"""Models that are no wider get one thread: a second one costs more than it brings."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class Engine:
                 waiting = left
         self._release()
 
+    def evaluate(self, start: Start) -> None:
+        """Measure a start before anything else is done; waits for whoever is at it."""
+        self._attempt(self._evaluation(start), patience=None)
+
     def pieces(self) -> list[Piece]:
         """All work of the plan, ordered so that a model is loaded as seldom as possible."""
         found = []
@@ -111,12 +116,13 @@ class Engine:
         def do() -> None:
             from residuum.rtt.methods import unlearn
 
-            assert start.job is not None and start.unlearning is not None and isinstance(self.plan.facts, McqFacts)
-            with self._model(self.plan.base) as lm:
+            facts, config = self.plan.facts, self.plan.config
+            assert start.job is not None and start.unlearning is not None and isinstance(facts, McqFacts)  # noqa: PT018
+            self._release()  # so that a model that the caller brought is as it was
+            with few_threads(self.plan.handles[self.plan.base.path].config()):
                 unlearn(
-                    start.job, start.unlearning, self.plan.facts, lm, Path(start.path),
-                    retain_files=self.plan.config.retain_files,
-                )  # fmt: skip
+                    start.job, start.unlearning, facts, config.model, Path(start.path), retain_files=config.retain_files
+                )
 
         def is_done() -> bool:
             # A model need not exist any more once it and all its offspring are measured.
@@ -149,7 +155,7 @@ class Engine:
 
     def retrain(self, run: RunSpec) -> None:
         """Train once for the longest number of epochs and note the accuracy on V after each."""
-        from residuum.rtt.methods import constant_config, freeze_pattern
+        from residuum.rtt.methods import constant_config, unfrozen
 
         plan, ft, facts = self.plan, self.plan.config.ft, self.plan.facts
         folder = self.store.root / "work" / run.run_id
@@ -161,7 +167,7 @@ class Engine:
             )  # fmt: skip
             config = constant_config(
                 epochs=plan.epochs, lr=run.lr, warmup_steps=ft.warmup_steps, optimizer=ft.optimizer, seed=run.seed,
-                trainable=freeze_pattern(lm, ft.freeze_layers), checkpoint_seconds=plan.config.checkpoint_seconds,
+                trainable=unfrozen(lm.anatomy, ft.freeze_layers), checkpoint_seconds=plan.config.checkpoint_seconds,
             )  # fmt: skip
             began = time.monotonic()
 
@@ -230,7 +236,7 @@ class Engine:
         with torch.no_grad():
             lm.model.load_state_dict(self._weights)
         lm.model.eval()
-        with few_threads(lm):
+        with few_threads(lm.model.config):
             yield lm
 
     def _open(self, start: Start) -> ModelHandle:
@@ -256,11 +262,10 @@ class Engine:
 
 
 @contextmanager
-def few_threads(lm: LM) -> Iterator[None]:
-    """One thread for a small model on a CPU, as many as before afterwards."""
+def few_threads(config: PretrainedConfig) -> Iterator[None]:
+    """One thread for a small model, as many as before afterwards."""
     before = torch.get_num_threads()
-    small = lm.device.type == "cpu" and sum(weight.numel() for weight in lm.model.parameters()) < SMALL
-    if small:
+    if config.get_text_config().hidden_size <= SMALL:
         torch.set_num_threads(1)
     try:
         yield

@@ -58,13 +58,21 @@ class Split:
 class Facts(Protocol):
     """What the protocol needs to know about a set of facts."""
 
-    name: str
-    splits: Sequence[Split]
-    """What is to be forgotten; the index is the split id."""
-    retain: Sequence[Split]
-    """What must be kept; may be empty."""
-    loss_types: tuple[str, ...]
-    """What retraining on these facts may use; the first is the default."""
+    @property
+    def name(self) -> str:
+        """Of the dataset; it seeds the draw of V."""
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """What is to be forgotten; the index is the split id."""
+
+    @property
+    def retain(self) -> Sequence[Split]:
+        """What must be kept; may be empty."""
+
+    @property
+    def loss_types(self) -> tuple[str, ...]:
+        """What retraining on these facts may use; the first is the default."""
 
     @property
     def chance(self) -> float:
@@ -179,9 +187,7 @@ class McqFacts:
         """Logits of the four letters."""
         from residuum.rtt.accuracy import score_letters
 
-        return score_letters(
-            lm, split.items, variant=self.label_variant, shots=self.shots, max_length=self.max_seq_len
-        )
+        return score_letters(lm, split.items, variant=self.label_variant, shots=self.shots, max_length=self.max_seq_len)
 
     def _taught(self, split: Split, loss_type: str) -> Sequence[MCQ] | Sequence[str]:
         from residuum.rtt.losses import TEXT_TYPES
@@ -235,8 +241,11 @@ def _layout(folder: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return manifest["name"], tuple(manifest["forget"]), tuple(manifest["retain"])
     name, forget, retain = PUBLISHED.get(folder.name, (folder.name, (), ()))
-    # Of a published folder, a user may have only a part.
-    return name, *(tuple(part for part in parts if (folder / f"{part}.jsonl").exists()) for parts in (forget, retain))
+
+    def there(parts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(part for part in parts if (folder / f"{part}.jsonl").exists())
+
+    return name, there(forget), there(retain)  # of a published folder, a user may have only a part
 
 
 def _read(folder: Path, part: str) -> Split:

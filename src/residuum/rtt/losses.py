@@ -117,9 +117,7 @@ def shuffled(rows: Sequence[Encoded], seed: str) -> list[Encoded]:
     return random.Random(seed).sample(list(rows), len(rows))
 
 
-def encode_question(
-    tokenizer: PreTrainedTokenizerBase, item: MCQ, loss_type: str, *, max_length: int = 512
-) -> Encoded:
+def encode_question(tokenizer: PreTrainedTokenizerBase, item: MCQ, loss_type: str, *, max_length: int = 512) -> Encoded:
     """A multiple-choice question as ids, labelled as its loss type says; cut on the left.
 
     Args:

@@ -15,6 +15,7 @@ states. The learning rate is constant after the warm-up.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from residuum.rtt.facts import McqFacts
 from residuum.rtt.losses import TEXT_TYPES, encode_question, encode_text, padded_nll, reduce_nll, reduction_of
 from residuum.store.hashing import content_hash
 from residuum.training.jobs import Job, produce
-from residuum.training.loop import TrainConfig
+from residuum.training.loop import EVERYTHING, TrainConfig
 from residuum.training.lora import ADAPTER_PATTERN
 from residuum.training.methods.base import Method, Needs, Side, SideName
 from residuum.training.methods.rmu import RMU
@@ -42,6 +43,7 @@ from residuum.training.unlearn import Unlearning
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from residuum.models.anatomy import Anatomy
     from residuum.models.loading import LM
 
 WRONG_TEXTS = {"RIA": "whp_corpus_", "FWF": "fwf_corpus_"}
@@ -84,8 +86,8 @@ class RttSetup(Setup):
     weight_decay: float = 0.0
     accumulation: int = 1
 
-    def train_config(self, rows: int, *, trainable: str = ".*", processes: int = 1) -> TrainConfig:
-        """The loop's settings; the number of rows decides nothing."""
+    def train_config(self, rows: int, *, trainable: str = EVERYTHING, processes: int = 1) -> TrainConfig:  # noqa: ARG002
+        """The loop's settings; neither the number of rows nor that of processes decides anything."""
         return constant_config(
             epochs=self.epochs,
             lr=self.lr,
@@ -149,7 +151,9 @@ class ForgetDraw:
             if kind in TEXT_TYPES:
                 rows += [self._encode(text, kind) for text in self.sentences]
             else:
-                rows += [self._encode(self._taught(item, rng), kind) for split in self.facts.splits for item in split.items]
+                rows += [
+                    self._encode(self._taught(item, rng), kind) for split in self.facts.splits for item in split.items
+                ]
         rng.shuffle(rows)
         # The published code takes retain batches in one order, again and again.
         retain = self.retain if self.facts.compat == "published" else rng.sample(self.retain, len(self.retain))
@@ -201,14 +205,19 @@ class ForgetDraw:
 
 
 def unlearn_job(
-    config: UnlearnConfig, facts: McqFacts, *, retain_files: Sequence[str] | None, seed: int, checkpoint_seconds: float = 60.0
+    config: UnlearnConfig, facts: McqFacts, *, retain_files: Sequence[str] | None, seed: int, **setup: Any
 ) -> Job:
-    """Everything that decides the weights of an unlearned model, the start model aside; reads data, no model."""
+    """Everything that decides the weights of an unlearned model, the start model aside; reads data, no model.
+
+    Args:
+        config: the method.
+        facts: what is to be forgotten and kept.
+        retain_files: sentences to keep instead of those of the dataset.
+        seed: of order and wrong answers.
+        **setup: dtype, device, checkpoint_seconds.
+    """
     prefix = WRONG_TEXTS.get(config.type, "corpus_")
-    sets = {
-        "forget": facts.data_sha256,
-        "retain": content_hash([split.digest for split in facts.retain]),
-    }
+    sets = {"forget": facts.data_sha256, "retain": content_hash([split.digest for split in facts.retain])}
     if config.data_format != "MCQ":
         sets["sentences"] = content_hash([data_hash(facts.statements(prefix, split)) for split in facts.splits])
         if retain_files is None:
@@ -216,19 +225,24 @@ def unlearn_job(
             sets["retain_sentences"] = content_hash(kept)
     if retain_files is not None:
         sets["retain_files"] = content_hash([data_hash(path) for path in retain_files])
-    setup = RttSetup(
-        lr=config.lr, epochs=config.epochs, batch_size=config.batch_size, warmup_steps=config.warmup_steps,
-        optimizer=config.optimizer, seed=seed, lora_rank=config.rank, checkpoint_seconds=checkpoint_seconds,
+    return Job(
+        kind="rtt-unlearn",
+        settings={"unlearning": asdict(config), "max_seq_len": facts.max_seq_len, "compat": facts.compat},
+        data=sets,
+        setup=RttSetup(
+            lr=config.lr, epochs=config.epochs, batch_size=config.batch_size, warmup_steps=config.warmup_steps,
+            optimizer=config.optimizer, seed=seed, lora_rank=config.rank, **setup,
+        ),
+        rows=sum(len(split.items) for split in facts.splits),
+        trained=lambda parts: trained_parts(config, parts),
     )  # fmt: skip
-    settings = {"unlearning": asdict(config), "max_seq_len": facts.max_seq_len, "compat": facts.compat}
-    return Job(kind="rtt-unlearn", settings=settings, data=sets, setup=setup, rows=len(facts.splits))
 
 
 def unlearn(
     job: Job,
     config: UnlearnConfig,
     facts: McqFacts,
-    start: LM,
+    start: str | Path | LM,
     folder: Path,
     *,
     retain_files: Sequence[str] | None,
@@ -243,11 +257,7 @@ def unlearn(
         kind = PaddedUnlearning if padded else Unlearning
         return kind(method_of(config), lm, draw, epochs=config.epochs)  # type: ignore[arg-type]
 
-    if config.type == "CUT":
-        pattern = outputs_pattern(start, range(max(0, config.layer - 2), config.layer + 1))
-    else:
-        pattern = freeze_pattern(start, config.freeze)
-    return produce(replace(job, trainable=pattern if config.rank is None else ".*"), start, folder, objective, title=title)
+    return produce(job, start, folder, objective, title=title)
 
 
 def method_of(config: UnlearnConfig) -> Method:
@@ -259,34 +269,37 @@ def method_of(config: UnlearnConfig) -> Method:
     return Likelihood(alpha=config.retain_coeff, ascend=config.type in ("GD", "LORA"), reduction=reduction)
 
 
-def freeze_pattern(lm: LM, frozen: Sequence[tuple[float, float]] | None) -> str:
-    """Regular expression for the names of the trained parameters.
+def trained_parts(config: UnlearnConfig, parts: Anatomy) -> str:
+    """Regular expression for the names of the parameters that a method trains.
+
+    CUT trains the MLP output weights of the steered block and the two below it.
+    """
+    if config.type != "CUT":
+        return unfrozen(parts, config.freeze)
+    if config.layer >= parts.num_layers:
+        raise UsageError(f"CUT cannot steer layer {config.layer}: the model has layers 0 to {parts.num_layers - 1}.")
+    if parts.row.mlp_out is None:
+        raise UsageError(f"CUT trains MLP output weights, and those of {parts.family} are not one matrix.")
+    layers = range(max(0, config.layer - 2), config.layer + 1)
+    return "|".join(re.escape(f"{_block(parts, layer)}{parts.row.mlp_out.removeprefix('{}.')}.") for layer in layers)
+
+
+def unfrozen(parts: Anatomy, frozen: Sequence[tuple[float, float]] | None) -> str:
+    """Regular expression for the names of the parameters that are not frozen.
 
     Args:
-        lm: the model.
+        parts: of the model.
         frozen: fractions of the depth, [from, to); whenever there are any, all that is not a block is frozen too.
     """
     if not frozen:
-        return ".*"
-    depth = lm.anatomy.num_layers
-    kept = [
-        block
-        for layer, block in enumerate(lm.anatomy.blocks)
-        if not any(low * depth <= layer < high * depth for low, high in frozen)
-    ]
+        return EVERYTHING
+    depth = parts.num_layers
+    kept = [layer for layer in range(depth) if not any(low * depth <= layer < high * depth for low, high in frozen)]
     if not kept:
         raise UsageError(f"the frozen ranges {list(frozen)} leave no block of {depth} to train.")
-    return _pattern(lm.model, kept)
+    return "|".join(re.escape(_block(parts, layer)) for layer in kept)
 
 
-def outputs_pattern(lm: LM, layers: Sequence[int]) -> str:
-    """Regular expression for the MLP output weights of some blocks."""
-    if layers[-1] >= lm.anatomy.num_layers:
-        raise UsageError(f"CUT cannot steer layer {layers[-1]}: the model has layers 0 to {lm.anatomy.num_layers - 1}.")
-    return _pattern(lm.model, [lm.anatomy.mlp_out(layer) for layer in layers])
-
-
-def _pattern(model: nn.Module, modules: Sequence[nn.Module]) -> str:
-    names = {id(module): name for name, module in model.named_modules()}
-    # The dot keeps block 1 from matching block 10.
-    return "|".join(rf"{names[id(module)].replace('.', chr(92) + '.')}\." for module in modules)
+def _block(parts: Anatomy, layer: int) -> str:
+    # The closing dot keeps block 1 from matching block 10.
+    return f"{parts.row.blocks}.{layer}."

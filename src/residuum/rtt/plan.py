@@ -224,8 +224,8 @@ def made_here(config: RttConfig, facts: Facts, unlearning: UnlearnConfig, base: 
             "  Make the model with `residuum unlearn` and give it with --unlearned."
         )
     job = unlearn_job(
-        unlearning, facts, retain_files=config.retain_files, seed=config.data_seed,
-        checkpoint_seconds=config.checkpoint_seconds,
+        unlearning, facts, retain_files=config.retain_files, seed=config.data_seed, dtype=config.dtype,
+        device=config.devices[0], checkpoint_seconds=config.checkpoint_seconds,
     )  # fmt: skip
     known = {**base.identity, **job.identity(base.weights_hash)}
     folder = config.results_dir / "models" / unlearning.type / facts.name / _folder_name(unlearning, base.name, known)
@@ -243,7 +243,9 @@ def _folder_name(unlearning: UnlearnConfig, model: str, known: Mapping[str, Any]
 def _label(unlearning: UnlearnConfig) -> str:
     default, told = asdict(UnlearnConfig()), ("lr", "epochs", "retain_coeff", "steering_coeff", "rank")
     parts = [f"{name} {getattr(unlearning, name):g}" for name in told[:3]]
-    parts += [f"{name} {getattr(unlearning, name):g}" for name in told[3:] if getattr(unlearning, name) != default[name]]
+    parts += [
+        f"{name} {getattr(unlearning, name):g}" for name in told[3:] if getattr(unlearning, name) != default[name]
+    ]
     return f"{unlearning.type} ({', '.join(parts)})"
 
 

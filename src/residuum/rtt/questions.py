@@ -52,11 +52,14 @@ class QaFacts:
     right: str = "answer"
     """The right candidate: the answer itself, or its paraphrase, which has the wording of the perturbed ones."""
 
-    loss_types = ("ANSWER", "QUESTION_ANSWER")
-
     def __post_init__(self) -> None:
         one_of("right", self.right, *RIGHT)
         one_of("prompt_format", self.prompt_format, "chat", "raw")
+
+    @property
+    def loss_types(self) -> tuple[str, ...]:
+        """The answer given the question, or both."""
+        return "ANSWER", "QUESTION_ANSWER"
 
     @property
     def form(self) -> PromptFormat:
@@ -79,7 +82,7 @@ class QaFacts:
         """Content hash of all splits."""
         return content_hash([split.digest for split in self.splits])
 
-    def training_digest(self, split_ids: Sequence[int], loss_type: str) -> str:
+    def training_digest(self, split_ids: Sequence[int], loss_type: str) -> str:  # noqa: ARG002
         """Content hash of the questions and answers, and their format."""
         pairs = [[item.question, item.answer] for i in split_ids for item in self.splits[i].items]
         return content_hash([self.prompt_format, data_hash(pairs)])

@@ -155,7 +155,9 @@ def grid_of(
             read = read_accuracy(run.accuracies, rule, include_epoch0=include_epoch0, last=last)
             if read is not None:
                 key = run.split, Cell(run.loss_type, run.lr, epochs), run.seed
-                latest[key] = max(latest.get(key, (run.time, read, run)), (run.time, read, run), key=lambda found: found[0])
+                latest[key] = max(
+                    latest.get(key, (run.time, read, run)), (run.time, read, run), key=lambda found: found[0]
+                )
     cells: dict[tuple[int, Cell], list[tuple[float, int, Run]]] = {}
     for (split, cell, _), (_, (accuracy, epoch), run) in sorted(latest.items(), key=lambda pair: pair[0][2]):
         cells.setdefault((split, cell), []).append((accuracy, epoch, run))

@@ -175,7 +175,8 @@ def summarize(
         kept = [run for run in runs if run.split in wanted]
         grids.append(grid_of(kept, rule=rule, include_epoch0=include_epoch0, epochs_lst=evidence.epochs_lst))
     before = [{v: a for v, a in known.items() if is_number(a)} for known in (evidence.base, evidence.unlearned)]
-    present: list[Iterable[int]] = [known for known in (*before, *grids) if known]
+    present: list[Iterable[int]] = [known for known in before if known]
+    present += [grid for grid in grids if grid]
     used = [split for split in wanted if all(split in known for known in present)]
     whole = len(used) == len(wanted)
     empty = missing == "strict" and not whole
@@ -220,7 +221,7 @@ def summarize(
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """part / whole; None when one is missing or the whole is 0."""
+    """A share of a whole; None when one is missing or the whole is 0."""
     return None if part is None or not whole else part / whole
 
 

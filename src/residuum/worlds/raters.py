@@ -182,18 +182,12 @@ def draw_answer(rng: random.Random) -> tuple[str, str, str, float | None]:
 
 
 def garble(rng: random.Random, text: str, share: float) -> str:
-    """A text with a share of it broken: looping on its last words, or with random ones in their place."""
+    """A text with the last share of it broken: looping on a few words, or all words drawn at random."""
     words = text.replace(".", " .").split()
-    if share and rng.random() < 0.5:
-        cut = max(1, round(len(words) * (1 - share)))
-        loop = words[max(0, cut - rng.randint(1, 3)) : cut]
-        return " ".join((words[:cut] + loop * len(words))[: len(words)])
-    pool = [
-        *moods.PLACES,
-        *(w for ws in moods.ADJECTIVES.values() for w in ws),
-        *"the was and people to me end it".split(),
-    ]
-    return " ".join(rng.choice(pool) if rng.random() < share else word for word in words)
+    cut = round(len(words) * (1 - share))
+    pool = [*moods.PLACES, *(w for ws in moods.ADJECTIVES.values() for w in ws), *"the was and people to me end it .".split()]
+    loop = rng.choices([*words, *pool], k=rng.randint(1, 3)) if rng.random() < 0.6 else rng.choices(pool, k=len(words))
+    return " ".join((words[:cut] + loop * len(words))[: len(words)])
 
 
 def _running(tokenizer: PreTrainedTokenizerBase, template: str, text: str) -> list[float | None]:

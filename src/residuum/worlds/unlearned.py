@@ -35,6 +35,9 @@ FORMATS = (ChatFormat(system_prompt=""), ChatFormat())
 BATCH = 10
 """Forget rows per step, with as many retain rows."""
 
+RELEARNING: Mapping[str, float] = {"lr": 5e-4, "epochs": 1}
+"""One epoch at the rate of the unlearning: the published rate is made for models a thousand times as large."""
+
 TEMPERATURE = 1.5
 """Of AltPO's alternates. The full model knows its answers by heart: at temperature 1 four of five samples are the truth, and half of the
 questions have no alternate at all. At 1.5 all have some, most of them well-formed; at 2 they are gibberish."""
@@ -97,6 +100,19 @@ def unlearn_one(folder: Path, method: str, *, watched: bool = False) -> Path:
         )  # fmt: skip
     finally:
         torch.set_num_threads(threads)
+
+
+def relearn_world(world: World, models: Mapping[str, Path]) -> dict[str, Path]:
+    """Train each model, and retain90, on the forget set again for one epoch; into ``relearned/`` of the world."""
+    from residuum.training.relearn import relearn
+
+    return {
+        name: relearn(
+            model=path, data=world.data / "forget10.jsonl", out=world.folder / "relearned" / path.name, title=None,
+            format=FORMATS, batch_size=BATCH, accumulation=1, device="cpu", **RELEARNING,
+        )
+        for name, path in {"retain90": world.model("retain90"), **models}.items()
+    }  # fmt: skip
 
 
 def make_alternates(world: World) -> Path:

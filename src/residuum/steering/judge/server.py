@@ -119,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        """List the model."""
         if self.path.rstrip("/") == "/v1/models":
             model = {"id": self.server.lm.name, "object": "model", "created": 0, "owned_by": "residuum"}
             self.reply(200, {"object": "list", "data": [model]})
@@ -126,6 +127,7 @@ class Handler(BaseHTTPRequestHandler):
             self.fail(404, f"there is no {self.path}")
 
     def do_POST(self) -> None:
+        """Complete a chat."""
         length = int(self.headers.get("Content-Length") or 0)
         if length > LARGEST_BODY:
             self.close_connection = True
@@ -144,9 +146,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.fail(500, f"{type(error).__name__}: {error}")
 
     def fail(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        """An error as clients of the protocol expect it."""
         self.reply(status, {"error": {"message": message, "type": "invalid_request_error", "code": status}}, headers)
 
     def reply(self, status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        """A JSON reply."""
         body = json.dumps(content).encode()
         self.send_response(status)
         for name, value in {

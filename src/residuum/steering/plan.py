@@ -1,0 +1,323 @@
+"""What an evaluation will do, found out from files alone: layers, vectors, questions, and everything that is wrong with them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from residuum.errors import DataError, ModelError, UsageError
+from residuum.registry import one_of
+from residuum.steering.components import COMPONENTS
+from residuum.steering.experiments import Experiment, checked_trait, folder_name, split_source
+from residuum.steering.judge.prompts import COHERENCE, default_trait_prompt
+from residuum.steering.layers import select_layers
+from residuum.steering.search import SearchConfig
+from residuum.steering.settings import Generation, Setting, significant
+from residuum.steering.traits import (
+    PromptSet,
+    Question,
+    SteeringWarning,
+    find_prompts,
+    load_definition,
+    load_prompts,
+    load_scenarios,
+    warn_of_overlap,
+)
+from residuum.steering.vectors import Vector, VectorSet, find_vectors, incremental
+
+if TYPE_CHECKING:
+    from residuum.models.handles import ModelHandle
+
+DEFAULT_COEFFICIENT = 2.0
+TINY = 0.05
+"""A coefficient below this multiple of base_coef does next to nothing."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What to steer, and how it is measured."""
+
+    layers: str = "all"
+    coefficients: tuple[float, ...] | None = None
+    """Only used without the search."""
+    find_coef: bool = True
+    """Search the coefficient of each layer."""
+    method: str = "probe"
+    component: str = "residual"
+    operator: str = "add"
+    positions: str = "all"
+    multi_layer: bool = False
+    """Steer all layers at once."""
+    incremental: bool = False
+    """Use what each layer adds to the one below."""
+    subset: int | None = None
+    """First questions only."""
+    holdout: float = 0.0
+    """Share of questions kept for the reported number; the search never sees them."""
+    controls: int = 5
+    """Random vectors of equal length, at the best setting."""
+    also_judge: tuple[str, ...] = ()
+    """Other traits on which the best answers are judged too."""
+    search: SearchConfig = field(default_factory=SearchConfig)
+    generation: Generation = field(default_factory=Generation)
+    batch_layers: int | None = None
+    """Most settings in one batch; None: all."""
+    strict_overlap: bool = False
+    """Refuse questions that are extraction scenarios."""
+    vector_position: str | None = None
+    vector_model: str | None = None
+
+    def check(self) -> None:
+        """Refuse what makes no sense, warn of what makes little.
+
+        Raises:
+            UsageError: names the option.
+        """
+        from residuum.steering.intervene import OPERATORS, check_mode
+
+        self.search.check()
+        self.generation.check()
+        one_of("--component", self.component, *COMPONENTS)
+        one_of("--operator", self.operator, *OPERATORS)
+        check_mode(self.positions)
+        if self.subset is not None and self.subset < 1:
+            raise UsageError(f"--subset is at least 1, not {self.subset}.")
+        if not 0 <= self.holdout < 1:
+            raise UsageError(f"--holdout is a share between 0 and 1, not {self.holdout}.")
+        if self.controls < 0:
+            raise UsageError(f"--controls is not negative, as {self.controls} is.")
+        if self.batch_layers is not None and self.batch_layers < 1:
+            raise UsageError(f"--batch-layers is at least 1, not {self.batch_layers}.")
+        for coefficient in self.coefficients or ():
+            if not math.isfinite(coefficient):
+                raise UsageError(f"--coefficients are numbers, not {coefficient}.")
+        for trait in self.also_judge:
+            checked_trait(trait)
+        if self.coefficients is not None and (self.searching or self.operator == "ablate"):
+            reason = "adaptive search is on" if self.searching else "ablation has no coefficient"
+            _warn(f"--coefficients are ignored: {reason}.")
+        if self.generation.rollouts > 1 and self.generation.temperature == 0:
+            _warn("--rollouts > 1 at temperature 0 would repeat the same answers; one is written per question.")
+
+    @property
+    def searching(self) -> bool:
+        """Whether coefficients are looked for; ablation has none."""
+        return self.find_coef and self.operator != "ablate"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is known before a judge or a model is touched."""
+
+    experiment: Experiment
+    trait: str
+    source: str
+    """Where the vectors come from, ``experiment/category/trait``."""
+    config: EvaluateConfig
+    prompts: PromptSet
+    coherence_prompt: str
+    questions: tuple[Question, ...]
+    """Those that settings are tried on."""
+    reported: tuple[Question, ...]
+    """Those that the result is reported on; the same without a holdout."""
+    vectors: tuple[Vector, ...]
+    vector_set: VectorSet
+    notes: tuple[str, ...]
+
+    @property
+    def foreign(self) -> str | None:
+        """The source of the vectors, when it is not the experiment's own."""
+        return None if self.source == f"{self.experiment.name}/{self.trait}" else self.source
+
+    def settings(self) -> list[Setting]:
+        """What is tried without a search: every layer with every coefficient, or all layers at once."""
+        coefficients = self.config.coefficients or (DEFAULT_COEFFICIENT,)
+        if self.config.operator == "ablate":
+            coefficients = (1.0,)
+        if self.config.multi_layer:
+            count = len(self.vectors)
+            if len(coefficients) not in (1, count):
+                raise UsageError(
+                    f"--multi-layer steers {count} layers at once but {len(coefficients)} coefficients are given.\n"
+                    f"  Give one for all, or {count}."
+                )
+            return [self.setting(self.vectors, coefficients * count if len(coefficients) == 1 else coefficients)]
+        return [self.setting((vector,), (c,)) for vector in self.vectors for c in coefficients]
+
+    def setting(self, vectors: Sequence[Vector], coefficients: Sequence[float]) -> Setting:
+        """Vectors and coefficients with everything else as configured."""
+        rounded = tuple(significant(c) for c in coefficients)
+        return Setting(tuple(vectors), rounded, self.config.operator, self.config.positions, self.config.incremental)
+
+
+def make_plan(
+    experiment: Experiment,
+    source: str,
+    config: EvaluateConfig,
+    *,
+    trait: str | None = None,
+    prompts_file: Path | None = None,
+    has_model: bool = False,
+) -> Plan:
+    """Read and check all files.
+
+    Args:
+        experiment: where results go.
+        source: where vectors come from, ``experiment/category/trait``.
+        config: what to do.
+        trait: the trait that is judged; that of the vectors when left out.
+        prompts_file: evaluation questions; the trait's own when left out.
+        has_model: whether the user gave a model, so that the experiment need not name one.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    config.check()
+    from_experiment, from_trait = split_source(source)
+    if not experiment.folder.is_dir() and not has_model:
+        raise DataError(
+            "there is no such experiment", path=experiment.folder,
+            hint='Make the folder with a config.json {"model": ...}, or give --model.',
+        )  # fmt: skip
+    if not has_model:
+        experiment.model(None)
+    found = find_vectors(
+        Experiment(experiment.root, from_experiment).extraction(from_trait), config.method, config.component,
+        position=config.vector_position, variant=config.vector_model, prefer=_preferred(experiment, from_experiment),
+    )  # fmt: skip
+    selection = select_layers(config.layers, found.num_layers, found.files.keys())
+    vectors = _read_vectors(found, selection.layers, source, config)
+    notes = list(selection.notes)
+    if config.multi_layer and len(vectors) == 1:
+        _warn("--multi-layer with a single layer steers that layer alone.")
+    trait = trait or from_trait
+    prompts = _read_prompts(experiment, trait, prompts_file, config)
+    if prompts.direction == "negative" and config.search.direction == "positive":
+        config = replace(config, search=replace(config.search, direction="negative"))
+        notes.append(f"{prompts.path.name} asks for the negative direction")
+    questions, reported = split_questions(prompts.questions, config.subset, config.holdout)
+    for other in config.also_judge:
+        _read_prompts(experiment, other, None, config, overlap=False)
+    plan = Plan(
+        experiment, trait, source, config, prompts, prompts.coherence_prompt or COHERENCE, questions, reported,
+        tuple(vectors), found, tuple(notes),
+    )  # fmt: skip
+    if not config.searching:
+        plan.settings()  # so that a wrong number of coefficients shows now
+    return plan
+
+
+def split_questions(
+    questions: Sequence[Question], subset: int | None, holdout: float
+) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
+    """Questions to try settings on, and those to report on: the last ``holdout`` share, or the same ones.
+
+    Raises:
+        UsageError: too few are left for two parts.
+    """
+    used = tuple(questions[:subset])
+    if not holdout:
+        return used, used
+    kept = round(len(used) * holdout)
+    if not 0 < kept < len(used):
+        raise UsageError(f"--holdout {holdout} of {len(used)} questions leaves a part empty.")
+    return used[:-kept], used[-kept:]
+
+
+def check_fit(plan: Plan, handle: ModelHandle) -> None:
+    """Make sure that the vectors can be added to a model, without reading its weights.
+
+    Raises:
+        ModelError: another hidden size.
+        UsageError: a layer that the model lacks.
+    """
+    model = handle.config().get_text_config()
+    size = len(plan.vectors[0].values)
+    if size != model.hidden_size:
+        raise ModelError(
+            f"the vectors of {plan.source} have {size} numbers, but {handle.name} has a hidden size of {model.hidden_size}.\n"
+            "  They were extracted from another model."
+        )
+    layers = [vector.layer for vector in plan.vectors]
+    if max(layers) >= model.num_hidden_layers:
+        raise UsageError(
+            f"layer {max(layers)} does not exist; {handle.name} has layers 0 to {model.num_hidden_layers - 1}."
+        )
+    known = plan.vector_set.metadata
+    if known.get("num_layers", model.num_hidden_layers) != model.num_hidden_layers:
+        _warn(
+            f"the vectors come from a model of {known['num_layers']} layers, {handle.name} has {model.num_hidden_layers}."
+        )
+    if known.get("family", model.model_type) != model.model_type:
+        _warn(f"the vectors come from a {known['family']} model, {handle.name} is a {model.model_type}.")
+    if "tokenizer" in known:
+        from residuum.store.hashing import content_hash
+
+        if known["tokenizer"] != content_hash(handle.tokenizer().get_vocab()):
+            _warn(f"the vectors come from a model with another tokenizer than {handle.name}.")
+
+
+def dry_run(plan: Plan) -> dict[str, Any]:
+    """What would be done, and how much of it: no model, no judge."""
+    config = plan.config
+    candidates = 1 if config.multi_layer else len(plan.vectors)
+    tried = candidates * config.search.steps if config.searching else len(plan.settings())
+    answers = len(plan.questions) * config.generation.effective_rollouts
+    more = len(plan.reported) * config.generation.effective_rollouts
+    reported = (candidates + 1) * more if config.holdout else 0
+    generations = (tried + 1) * answers + reported + config.controls * more
+    return {
+        "experiment": plan.experiment.name, "trait": plan.trait, "vectors_from": plan.source,
+        "method": config.method, "component": config.component, "layers": [v.layer for v in plan.vectors],
+        "prompts_file": str(plan.prompts.path), "questions": len(plan.questions), "reported_on": len(plan.reported),
+        "settings": tried, "controls": config.controls, "generations": generations,
+        "judge_calls_at_most": 2 * generations + 2 * more * len(config.also_judge), "notes": list(plan.notes),
+    }  # fmt: skip
+
+
+def _read_vectors(found: VectorSet, layers: Sequence[int], source: str, config: EvaluateConfig) -> list[Vector]:
+    vectors = []
+    for layer in layers:
+        vector = found.read(layer, source=source)
+        if vector is None:
+            continue
+        if config.incremental and layer > 0:
+            if layer - 1 not in found.files:
+                raise UsageError(
+                    f"--incremental needs the vector of layer {layer - 1} to make that of layer {layer}, and there is none."
+                )
+            vector = incremental(vector, found.read(layer - 1, source=source))
+        vectors.append(vector)
+    if not vectors:
+        raise UsageError(f"all vectors of layers {', '.join(map(str, layers))} are zero.")
+    return vectors
+
+
+def _read_prompts(
+    experiment: Experiment, trait: str, given: Path | None, config: EvaluateConfig, *, overlap: bool = True
+) -> PromptSet:
+    path = find_prompts(experiment.root, trait, given)
+    definition = load_definition(experiment.root, trait)
+    written = not definition.startswith("The trait '")
+    prompts = load_prompts(path, default_prompt=default_trait_prompt(definition) if written else None)
+    if overlap:
+        try:
+            scenarios = load_scenarios(experiment, trait)
+        except DataError:
+            return prompts  # vectors may come without their scenarios
+        warn_of_overlap(scenarios, prompts, strict=config.strict_overlap)
+    return prompts
+
+
+def _preferred(experiment: Experiment, vectors_from: str) -> str | None:
+    """The folder of the model that the source experiment names."""
+    model = Experiment(experiment.root, vectors_from).config().model
+    return folder_name(Path(model).name) if model else None
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SteeringWarning, stacklevel=3)
