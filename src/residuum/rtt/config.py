@@ -15,7 +15,7 @@ A key that does not exist is an error. Of ``unlearn``, any number may be a list:
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
@@ -274,13 +274,13 @@ def _typed(value: Any, kind: str, name: str) -> Any:
         if kind == "Ranges":
             return tuple((float(low), float(high)) for low, high in value)
         if kind.startswith("tuple["):
-            item = {"str": str, "int": _whole, "float": float}.get(kind.removeprefix("tuple[").partition(",")[0])
+            item = _CASTS.get(kind.removeprefix("tuple[").partition(",")[0])
             return tuple(value) if item is None else tuple(_sequence(value, item))
         if kind == "Path":
             return Path(value)
         if kind == "bool" and not isinstance(value, bool):
             raise ValueError
-        cast = {"int": _whole, "float": float, "str": str}.get(kind)
+        cast = _CASTS.get(kind)
         return value if cast is None else cast(value)
     except (TypeError, ValueError):
         raise UsageError(f"{name} cannot be {value!r}.") from None
@@ -299,6 +299,9 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError
     return int(value)
+
+
+_CASTS: Mapping[str, Callable[[Any], Any]] = {"int": _whole, "float": float, "str": str}
 
 
 def _positive(name: str, value: float) -> None:
