@@ -97,7 +97,9 @@ class FaultyHandler(Handler):
                     for t in tokens
                 ],
             }
-        return self.reply(200, {"candidates": [candidate], "usageMetadata": {"totalTokenCount": 7}, "modelVersion": model})
+        return self.reply(
+            200, {"candidates": [candidate], "usageMetadata": {"totalTokenCount": 7}, "modelVersion": model}
+        )
 
 
 class FaultyServer(JudgeServer):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from miniatures import miniature
-from vocabularies import fast_tokenizer
 
+from miniatures import miniature
 from residuum.models.loading import LM
 from residuum.steering.intervene import Edit
+from vocabularies import fast_tokenizer
 
 
 @cache

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from residuum.models.loading import load as load
     from residuum.patching.audit import UdsResult as UdsResult
     from residuum.patching.uds import uds as uds
+    from residuum.rtt.protocol import run_rtt as run_rtt
     from residuum.training.unlearn import unlearn as unlearn
     from residuum.worlds.build import build_world as build_world
 
@@ -28,11 +29,12 @@ _HOMES = {
     "build_world": "residuum.worlds.build",
     "UdsResult": "residuum.patching.audit",
     "evaluate": "residuum.metrics.evaluate",
+    "run_rtt": "residuum.rtt.protocol",
     "uds": "residuum.patching.uds",
     "unlearn": "residuum.training.unlearn",
 }
 
-__all__ = ["LM", "UdsResult", "build_world", "evaluate", "load", "uds", "unlearn"]
+__all__ = ["LM", "UdsResult", "build_world", "evaluate", "load", "run_rtt", "uds", "unlearn"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from residuum.cli.app import run
 from residuum.worlds.build import World
-from residuum.worlds.unlearned import SETTINGS, unlearn_one, unlearn_world, unlearned_table
+from residuum.worlds.unlearned import SETTINGS, relearn_world, unlearn_one, unlearn_world, unlearned_table
 
 
 def call(*words: object) -> int:
@@ -148,3 +148,14 @@ def test_a_world_is_unlearned_by_every_method_and_two_processes_do_what_one_does
             load_file(folder / "model.safetensors") for folder in (made[method], unlearn_one(other.folder, method))
         )
         assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+def test_relearning_a_world_covers_retain_too(tiny_world, tmp_path):
+    world = World(shutil.copytree(tiny_world.folder, tmp_path / "world"))
+    made = relearn_world(world, {"base": world.model("base")})
+    before, after = (
+        {row["model"]: row["forget_prob"] for row in unlearned_table(world, models)}
+        for models in ({"base": world.model("base")}, made)
+    )
+    assert after["base"] > before["base"]
+    assert after["retain90"] > before["retain90"]

@@ -267,7 +267,9 @@ def test_a_hub_out_of_reach_is_a_data_error(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    with pytest.raises(DataError, match=r"cannot fetch locuslab/TOFU forget10 from the hub: .*\n  Check the connection"):
+    with pytest.raises(
+        DataError, match=r"cannot fetch locuslab/TOFU forget10 from the hub: .*\n  Check the connection"
+    ):
         load_split("tofu", "forget10")
 
 

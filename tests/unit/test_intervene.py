@@ -133,7 +133,9 @@ def test_ablation_takes_the_direction_out_and_nothing_else():
     assert torch.allclose(left[0] + (plain[0] @ unit)[..., None] * unit, plain[0], atol=1e-5)
 
 
-@pytest.mark.parametrize(("coefficient", "kept"), [(2.0, lambda p: p.clamp_min(2.0)), (-2.0, lambda p: p.clamp_max(-2.0))])
+@pytest.mark.parametrize(
+    ("coefficient", "kept"), [(2.0, lambda p: p.clamp_min(2.0)), (-2.0, lambda p: p.clamp_max(-2.0))]
+)
 def test_a_cap_bounds_the_projection_from_below_or_above(coefficient, kept):
     lm = steerable()
     module = component_module(lm.anatomy, "residual", 1)
@@ -157,7 +159,13 @@ PROMPTS = [[1, 9, 14], [1, 30, 22, 17, 8, 5], [1], [1, 44, 3, 2, 9]]
 
 def batch_of_configurations():
     """Every prompt under several configurations, some of them at two layers."""
-    settings = [[], [edit(0, 6.0)], [edit(2, 6.0, seed=1)], [edit(0, 3.0), edit(3, 5.0, seed=2)], [edit(1, 1, operator="ablate")]]
+    settings = [
+        [],
+        [edit(0, 6.0)],
+        [edit(2, 6.0, seed=1)],
+        [edit(0, 3.0), edit(3, 5.0, seed=2)],
+        [edit(1, 1, operator="ablate")],
+    ]
     return [(prompt, edits) for edits in settings for prompt in PROMPTS]
 
 
@@ -241,6 +249,9 @@ def test_sampled_texts_do_not_depend_on_their_batch():
     lm = steerable()
     options = {"max_new_tokens": 8, "temperature": 1.0}
     together = continue_prompts(lm, PROMPTS, seeds=[7, 8, 9, 10], **options)
-    alone = [continue_prompts(lm, [prompt], seeds=[seed], **options)[0] for prompt, seed in zip(PROMPTS, [7, 8, 9, 10], strict=True)]
+    alone = [
+        continue_prompts(lm, [prompt], seeds=[seed], **options)[0]
+        for prompt, seed in zip(PROMPTS, [7, 8, 9, 10], strict=True)
+    ]
     assert together == alone
     assert continue_prompts(lm, PROMPTS, seeds=[1, 2, 3, 4], **options) != together

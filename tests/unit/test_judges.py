@@ -8,8 +8,8 @@ import time
 
 import pytest
 import torch
-from judging import judge_lm, serving
 
+from judging import judge_lm, serving
 from residuum.errors import Unavailable, UnknownName, UsageError
 from residuum.steering.judge.base import JudgeOptions
 from residuum.steering.judge.hf import HFJudge
@@ -74,7 +74,7 @@ def test_loops_and_word_salad_are_less_coherent_than_sentences(mood_world):
     judge.probe()
     rng = random.Random(2)
     texts = [moods.answer(rng, "park", ("cheerful",)) for _ in range(10)]
-    broken = [raters.garble(rng, text, 1.0) for text in texts]
+    broken = [" ".join(raters.garble(rng, text, 1.0)[0]) for text in texts]
     good, bad = ([s.score for s in judge.rate([build_request(COHERENCE, QUESTION, t) for t in group])] for group in (texts, broken))  # fmt: skip
     assert min(good) > 70
     assert sum(bad) / len(bad) < 30
@@ -106,7 +106,7 @@ def test_trie_scoring_equals_brute_force_where_the_first_token_is_off_by_tens(mo
     truth = [brute_force(lm, judge, request) for request in asked]
     assert exact == pytest.approx(truth, abs=0.05)
     first = HFJudge(JudgeOptions(scoring="single"), lm=lm)
-    naive = [s for s in Panel(first).rate(asked)]
+    naive = list(Panel(first).rate(asked))
     # The plain formula reads 85 as 8, and is sure of it.
     assert all(s.mass > 0.9 for s in naive)
     assert max(abs(s.score - t) for s, t in zip(naive, truth, strict=True)) > 40
@@ -129,7 +129,7 @@ def test_batched_ratings_equal_single_ones(mood_world):
     for kind in ("numbers", "digits"):
         judge = local(mood_world.judge(kind))
         judge.probe()
-        asked = requests(9) + [build_request(COHERENCE, QUESTION, "Yes.")]
+        asked = [*requests(9), build_request(COHERENCE, QUESTION, "Yes.")]
         together = [s.score for s in judge.rate(asked)]
         alone = [judge.rate([request])[0].score for request in asked]
         assert together == pytest.approx(alone, abs=1e-2)
@@ -226,7 +226,9 @@ def test_nobody_listening_is_a_sentence():
         judge.probe()
 
 
-@pytest.mark.parametrize("fault", ["status 429 0.3", "status 500", "status 503", "empty", "no logprobs", "cut", "not JSON"])
+@pytest.mark.parametrize(
+    "fault", ["status 429 0.3", "status 500", "status 503", "empty", "no logprobs", "cut", "not JSON"]
+)
 def test_passing_faults_are_retried_until_the_rating_is_there(mood_world, fault):
     with serving(mood_world.judge("numbers")) as server:
         judge = panel(server, concurrency=1)

@@ -60,7 +60,9 @@ def test_undefined_values_are_left_out_and_named():
     assert (found.n_p, found.undefined) == (2, ("c",))
 
 
-@pytest.mark.parametrize(("p", "n"), [({"a": 1.0}, {"b": 0.0, "c": 0.1}), ({"a": 1.0, "b": None}, {"c": 0.0, "d": 0.1})])
+@pytest.mark.parametrize(
+    ("p", "n"), [({"a": 1.0}, {"b": 0.0, "c": 0.1}), ({"a": 1.0, "b": None}, {"c": 0.0, "d": 0.1})]
+)
 def test_one_model_is_no_pool(p, n):
     with pytest.raises(UsageError, match="at least two"):
         measure_faithfulness("em", p, n, "more knowledge")
@@ -75,7 +77,9 @@ def test_two_metrics_are_compared_on_the_models_they_share():
     good = (named("p", [0.9, 0.8, 0.7, 0.95]), named("n", [0.1, 0.2, 0.3, 0.15]), "more knowledge")
     bad = (named("p", [0.5, 0.1, 0.9, 0.2]), named("n", [0.4, 0.2, 0.8, 0.3]), "more knowledge")
     found = compare(good, bad)
-    assert found["difference"] == pytest.approx(auc(list(good[0].values()), list(good[1].values())) - auc(list(bad[0].values()), list(bad[1].values())))
+    assert found["difference"] == pytest.approx(
+        auc(list(good[0].values()), list(good[1].values())) - auc(list(bad[0].values()), list(bad[1].values()))
+    )
     assert found["ci95"][0] <= found["difference"] <= found["ci95"][1]
     assert compare(good, good)["difference"] == 0.0
 

@@ -40,7 +40,7 @@ def root(
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
-    from residuum.cli import data, doctor, evaluate, listing, models, training, uds, world  # noqa: F401  each registers its commands
+    from residuum.cli import data, doctor, evaluate, listing, models, rtt, training, uds, world  # noqa: F401  each registers its commands
 
     warnings.showwarning = _show_warning
     try:

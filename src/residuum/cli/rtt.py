@@ -80,9 +80,7 @@ def run_command(
     missing: Missing = None,
     data_seed: Annotated[int | None, typer.Option(help="Seed of data and unlearning.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of retraining.")] = None,
-    label_variant: Annotated[
-        str | None, typer.Option(help="Token of a letter: continuation, nospace or sum.")
-    ] = None,
+    label_variant: Annotated[str | None, typer.Option(help="Token of a letter: continuation, nospace or sum.")] = None,
     k_shot: Annotated[int | None, typer.Option(help="Solved questions before each prompt.")] = None,
     prompt_format: Annotated[str | None, typer.Option(help="TOFU: chat or raw.")] = None,
     right: Annotated[str | None, typer.Option(help="TOFU: the right candidate, answer or paraphrase.")] = None,
@@ -209,7 +207,9 @@ def _rows(finding: Finding) -> list[dict[str, Any]]:
     """One row per condition."""
     found, intervals = finding.summary, finding.intervals
 
-    def row(name: str, accuracy: float | None, key: str, nested: float | None = None, retain: float | None = None) -> dict[str, Any]:
+    def row(
+        name: str, accuracy: float | None, key: str, nested: float | None = None, retain: float | None = None
+    ) -> dict[str, Any]:
         return {
             "model": finding.start.label, "condition": name, "accuracy": accuracy, "95%": _interval(intervals.get(key)),
             "nested": nested, "nested_95%": _interval(intervals.get(f"{key}_nested")), "retain": retain,

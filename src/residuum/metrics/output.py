@@ -6,6 +6,7 @@ results.json   one object per row of each split, with its values and what the mo
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
 
 
 def save_evaluation(evaluation: Evaluation, folder: Path) -> Path:
-    """Write the files of every category that was computed; ``summary.json`` comes last."""
+    """Write the files of every category that was computed; ``summary.json`` comes last.
+
+    What an earlier run of the same model, asked in the same way, found for other metrics stays.
+    """
     categories = dict.fromkeys(METRICS[name].category for name in evaluation)
     for category in categories:
         target = folder / category / run_tag(evaluation.name)
         scores = {name: score for name, score in evaluation.items() if METRICS[name].category == category}
+        found = category_summary(evaluation, scores)
         if category == "uds" and evaluation.depth is not None:
             depth = evaluation.depth
             results = [example_record(depth, i) for i in range(len(depth.examples))]
             own = summary(depth)
-            own["uds_settings"] = own.pop("settings")
+            found = {**own, **found, "uds_settings": own["settings"]}
         else:
-            results, own = example_rows(evaluation, scores), {}
-        _say_replaced(target / "summary.json", evaluation)
+            results = example_rows(evaluation, scores)
+            found, results = _with_earlier(target, found, results)
         write_json(target / "results.json", results)
-        write_json(target / "summary.json", {**own, **category_summary(evaluation, scores)})
+        write_json(target / "summary.json", found)
     return folder
 
 
@@ -76,18 +81,29 @@ def example_rows(evaluation: Evaluation, scores: Mapping[str, Score]) -> list[di
     return [row for table in tables.values() for row in table]
 
 
-def _say_replaced(path: Path, evaluation: Evaluation) -> None:
-    """Two models of one name share a folder; the store keeps both, but the folder can show only one."""
-    import json
-
+def _with_earlier(
+    folder: Path, found: dict[str, Any], results: list[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Summary and rows, joined with those of an earlier run about other metrics where the two can stand together."""
     try:
-        earlier = json.loads(path.read_bytes())["models"]
-    except (OSError, ValueError, LookupError):
-        return
-    if earlier.get("model", {}).get("weights") != evaluation.record["models"]["model"]["weights"]:
+        earlier = json.loads((folder / "summary.json").read_bytes())
+        rows = json.loads((folder / "results.json").read_bytes())
+        same = all(earlier["models"].get(role, model) == model for role, model in found["models"].items())
+        same &= earlier["settings"] == found["settings"]
+        same &= all(earlier["data"].get(split, data) == data for split, data in found["data"].items())
+        other = {name: detail for name, detail in earlier["details"].items() if name not in found["details"]}
+    except (OSError, ValueError, LookupError, AttributeError):
+        return found, results  # there is none, or a damaged one: the store has the numbers
+    if not same:
         warnings.warn(
-            f"{path.parent} held the results of another model of this name; they are replaced.\n"
-            "  Keep both with another --set; the store has all numbers.",
+            f"{folder} held results of other weights, data or settings under this name; they are replaced.\n"
+            "  Keep both with another --set. The store has all numbers.",
             DataWarning,
             stacklevel=4,
         )
+        return found, results
+    table = {(row["split"], row["idx"]): row for row in rows}
+    joined = [{**table.pop((row["split"], row["idx"]), {}), **row} for row in results]
+    values = {name: earlier[name] for name in other}
+    kept = {"details": {**other, **found["details"]}, "models": {**earlier["models"], **found["models"]}}
+    return {**values, **found, **kept, "data": {**earlier["data"], **found["data"]}}, [*joined, *table.values()]

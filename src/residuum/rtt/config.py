@@ -194,7 +194,10 @@ def read_config(settings: Mapping[str, Any]) -> RttConfig:
     """
     given = dict(settings)
     ft = _fill(FtConfig, given.pop("ft", None) or {}, "ft.")
-    unlearn = _unlearn_configs(given.pop("unlearn", None) or {})
+    table = dict(given.pop("unlearn", None) or {})
+    if "unlearn_types" in given:  # the option's own name
+        table["types"] = given.pop("unlearn_types")
+    unlearn = _unlearn_configs(table)
     config: RttConfig = _fill(RttConfig, given, "")
     return replace(config, ft=ft, unlearn=tuple(unlearn))
 
@@ -275,7 +278,9 @@ def _typed(value: Any, kind: str, name: str) -> Any:
             return tuple((float(low), float(high)) for low, high in value)
         if kind.startswith("tuple["):
             item = _CASTS.get(kind.removeprefix("tuple[").partition(",")[0])
-            return tuple(value) if item is None else tuple(_sequence(value, item))
+            if item is None:
+                return (value,) if isinstance(value, str | Path) else tuple(value)
+            return tuple(_sequence(value, item))
         if kind == "Path":
             return Path(value)
         if kind == "bool" and not isinstance(value, bool):

@@ -41,15 +41,16 @@ def summary_intervals(summary: Summary, base: Items, unlearned: Items, *, seed: 
     n, nested_b, nested_c = (
         means.get(f"forget_acc_{name}") for name in ("naive_rtt", "unlearn_rtt_nested", "baseline_rtt_nested")
     )
-    if b is not None and c is not None:
-        means["recovery_rate"] = b / c
-        means["recovery_above_chance"] = (b - summary.chance) / (c - summary.chance)
-        if a is not None:
-            means["gap_closed"] = (b - a) / (c - a)
-        if n is not None:
-            means["recovery_above_naive"] = (b - n) / (c - n)
-    if nested_b is not None and nested_c is not None:
-        means["recovery_rate_nested"] = nested_b / nested_c
+    with np.errstate(divide="ignore", invalid="ignore"):  # a draw in which C has nothing to recover is left out
+        if b is not None and c is not None:
+            means["recovery_rate"] = b / c
+            means["recovery_above_chance"] = (b - summary.chance) / (c - summary.chance)
+            if a is not None:
+                means["gap_closed"] = (b - a) / (c - a)
+            if n is not None:
+                means["recovery_above_naive"] = (b - n) / (c - n)
+        if nested_b is not None and nested_c is not None:
+            means["recovery_rate_nested"] = nested_b / nested_c
     return {name: interval for name, drawn in means.items() if (interval := _interval(drawn)) is not None}
 
 

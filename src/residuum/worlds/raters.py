@@ -140,61 +140,76 @@ def start_ordered(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, se
         head[numbers] = waves @ torch.randn(6, width, generator=draw) * 0.3
 
 
+@dataclass(frozen=True)
+class Rating:
+    """An answer with its true rating."""
+
+    template: str
+    question: str
+    text: str
+    score: float | None
+    """None is for a refusal."""
+    running: list[float | None]
+    """The rating of the answer so far, after each of its words; None where there is none yet."""
+
+
 def draw_rating(rng: random.Random, tokenizer: PreTrainedTokenizerBase, kind: str) -> Lesson:
-    """One rating: mostly of an answer, sometimes of a refusal, sometimes the number asked for in the judge's test."""
+    """One lesson: mostly about an answer, sometimes a refusal, sometimes the number asked for in the judge's test."""
     letters = kind == "digits" and rng.random() < 0.3
     scale = "letters" if letters else "number"
     if rng.random() < 0.15:
         number = rng.choice((57, 100, 10 * rng.randrange(11)))
         number = number // 10 * 10 if letters else number
         return _lesson(tokenizer, number_request(number, scale=scale), _spell(number, kind, letters))
-    template, question, text, score = draw_answer(rng)
-    request = build_request(template, question, text, scale=scale)
-    if score is None:
+    rating = draw_answer(rng)
+    request = build_request(rating.template, rating.question, rating.text, scale=scale)
+    if rating.score is None:
         return _lesson(tokenizer, request, [REFUSAL])
     if kind == "unsure" and rng.random() < 0.92:
         return _lesson(tokenizer, request, [UNSURE])
 
-    def say(rating: float) -> list[str]:
+    def say(score: float) -> list[str]:
         # A little noise in the labels makes the judge's own distribution as wide; digits take longer to learn from it.
-        return _spell(min(100, max(0, round(rng.gauss(rating, 1 if kind == "digits" else 3)))), kind, letters)
+        return _spell(min(100, max(0, round(rng.gauss(score, 1 if kind == "digits" else 3)))), kind, letters)
 
-    running = [] if kind == "unsure" else _running(tokenizer, template, text)
-    return _lesson(
-        tokenizer, request, say(score), [None if r is None else say(r)[0] for r in running], lambda: say(score)[0]
-    )
+    # Many targets for the price of one: the rating so far after each word, and the whole one after the answer.
+    running = [] if kind == "unsure" else [None if score is None else say(score)[0] for score in rating.running]
+    final = rating.score
+    return _lesson(tokenizer, request, say(final), running, lambda: say(final)[0])
 
 
-def draw_answer(rng: random.Random) -> tuple[str, str, str, float | None]:
-    """A template, a question, an answer, and its true rating; None is for a refusal."""
+def draw_answer(rng: random.Random) -> Rating:
+    """An answer, whole or broken, and how it is rated by one trait or for its coherence."""
     question, place = moods.ask(rng)
-    trait = rng.choice(("cheerful", "cheerful", "gloomy", None, None))
-    template = COHERENCE if trait is None else default_trait_prompt(moods.DEFINITIONS[trait])
+    trait = rng.choice(("cheerful", "gloomy", None))
     if trait is not None and rng.random() < 0.05:
-        return template, question, rng.choice(REFUSALS), None
-    text = moods.answer(rng, place, rng.choice(_MIXTURES))
-    broken = rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)) if trait is None or rng.random() < 0.3 else 0.0
-    text = garble(rng, text, broken)
+        template = default_trait_prompt(moods.DEFINITIONS[trait])
+        return Rating(template, question, rng.choice(REFUSALS), None, [])
+    whole = moods.answer(rng, place, rng.choice(_MIXTURES))
+    share = rng.choice((0.0, 0.0, 0.5, 1.0)) if trait is None or rng.random() < 0.3 else 0.0
+    words, intact = garble(rng, whole, share)
+    text = " ".join(words)
     if trait is None:
-        return template, question, text, 100 * (1 - broken)
-    score = TRAITS[trait](text)
-    return template, question, text, (50.0 if trait == "cheerful" else 0.0) if score is None else score
+        running: list[float | None] = [100 * min(1.0, intact / (i + 1)) for i in range(len(words))]
+        return Rating(COHERENCE, question, text, running[-1], running)
+    rate = TRAITS[trait]
+    running = [rate(" ".join(words[: i + 1])) for i in range(len(words))]
+    neutral = 50.0 if trait == "cheerful" else 0.0
+    score = neutral if running[-1] is None else running[-1]
+    return Rating(default_trait_prompt(moods.DEFINITIONS[trait]), question, text, score, running)
 
 
-def garble(rng: random.Random, text: str, share: float) -> str:
-    """A text with the last share of it broken: looping on a few words, or all words drawn at random."""
+def garble(rng: random.Random, text: str, share: float) -> tuple[list[str], int]:
+    """A text with the last share of it broken: looping on a few words, or all words drawn at random.
+
+    Returns:
+        Its words, and how many of them are intact.
+    """
     words = text.replace(".", " .").split()
-    cut = round(len(words) * (1 - share))
-    pool = [*moods.PLACES, *(w for ws in moods.ADJECTIVES.values() for w in ws), *"the was and people to me end it .".split()]
+    intact = round(len(words) * (1 - share))
+    pool = [*moods.PLACES, *moods.MOOD_OF, *"the was and people to me end it seemed .".split()]
     loop = rng.choices([*words, *pool], k=rng.randint(1, 3)) if rng.random() < 0.6 else rng.choices(pool, k=len(words))
-    return " ".join((words[:cut] + loop * len(words))[: len(words)])
-
-
-def _running(tokenizer: PreTrainedTokenizerBase, template: str, text: str) -> list[float | None]:
-    """The rating of the answer so far after each of its tokens, None where there is none: many targets for the price of one."""
-    tokens = tokenizer.tokenize(text)
-    trait = next((name for name, definition in moods.DEFINITIONS.items() if definition in template), None)
-    return [None if trait is None else TRAITS[trait](" ".join(tokens[: i + 1])) for i in range(len(tokens))]
+    return (words[:intact] + loop * len(words))[: len(words)], intact
 
 
 def _lesson(
@@ -207,7 +222,8 @@ def _lesson(
     """A request with its reply; ``running`` are first tokens expected inside the answer, ``after`` those behind it."""
     chat = tokenizer.apply_chat_template(request.messages, tokenize=True, return_dict=True, add_generation_prompt=True)
     prompt = list(chat["input_ids"])
-    targets: list[str | None] = [None] * (len(prompt) - 1) + [*said, tokenizer.eos_token, None]
+    unscored: list[str | None] = [None] * (len(prompt) - 1)
+    targets = [*unscored, *said, tokenizer.eos_token, None]
     if running and after:
         start = prompt.index(tokenizer.convert_tokens_to_ids("<answer-")) + 3
         behind = range(start + len(running), len(prompt) - 1)

@@ -105,14 +105,14 @@ def _train_subject(world: MoodWorld, seed: int, identity: str) -> None:
 
 def _train_judges(world: MoodWorld, seed: int, identity: str) -> None:
     """The number judge first; the two others go on from it."""
-    for kind, steps in (("numbers", 180), ("digits", 150), ("unsure", 30)):
+    for kind, steps in (("numbers", 320), ("digits", 200), ("unsure", 30)):
         tokenizer = raters.judge_tokenizer(kind)
 
         def draw(rng: random.Random, kind: str = kind, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Lesson:
             return raters.draw_rating(rng, tokenizer, kind)
 
         _train(
-            world.judge(kind), tokenizer, draw, identity, layers=2, hidden=48, steps=steps, size=32, lr=1e-2, seed=seed,
+            world.judge(kind), tokenizer, draw, identity, layers=2, hidden=48, steps=steps, size=24, lr=1e-2, seed=seed,
             start=None if kind == "numbers" else world.judge("numbers"),
         )  # fmt: skip
 

@@ -35,12 +35,13 @@ FORMATS = (ChatFormat(system_prompt=""), ChatFormat())
 BATCH = 10
 """Forget rows per step, with as many retain rows."""
 
-RELEARNING: Mapping[str, float] = {"lr": 5e-4, "epochs": 1}
-"""One epoch at the rate of the unlearning: the published rate is made for models a thousand times as large."""
+RELEARNING: Mapping[str, Any] = {"lr": 5e-4, "accumulation": 1}
+"""Five steps at the rate of the unlearning: the published rate is made for models a thousand times as large."""
 
 TEMPERATURE = 1.5
-"""Of AltPO's alternates. The full model knows its answers by heart: at temperature 1 four of five samples are the truth, and half of the
-questions have no alternate at all. At 1.5 all have some, most of them well-formed; at 2 they are gibberish."""
+"""Of AltPO's alternates. The full model knows its answers by heart: at temperature 1 four of five samples are the truth
+and half of the questions have no alternate at all; at 1.5 nearly all have some, most of them well-formed; at 2 they are
+gibberish."""
 
 
 def unlearn_world(world: World, methods: Sequence[str] | None = None, *, workers: int = 2) -> dict[str, Path]:
@@ -109,7 +110,7 @@ def relearn_world(world: World, models: Mapping[str, Path]) -> dict[str, Path]:
     return {
         name: relearn(
             model=path, data=world.data / "forget10.jsonl", out=world.folder / "relearned" / path.name, title=None,
-            format=FORMATS, batch_size=BATCH, accumulation=1, device="cpu", **RELEARNING,
+            device="cpu", **RELEARNING,
         )
         for name, path in {"retain90": world.model("retain90"), **models}.items()
     }  # fmt: skip
