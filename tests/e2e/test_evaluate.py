@@ -146,7 +146,9 @@ def test_what_the_store_has_needs_no_model(base, evaluate, monkeypatch):
 
 
 def test_the_evaluation_is_a_unit_of_the_store(base, runs):
-    units = [u.value for u in Store(runs).units("evaluation") if u.value["model"] == "base" and "uds" in u.value["metrics"]]
+    units = [
+        u.value for u in Store(runs).units("evaluation") if u.value["model"] == "base" and "uds" in u.value["metrics"]
+    ]
     assert units[0]["metrics"]["em"]["value"] == base["em"].value
 
 
@@ -239,7 +241,9 @@ def edit(path: Path, change) -> None:
 
 def test_a_missing_split_names_the_metrics_that_need_it_and_those_that_can_run(evaluate, data):
     (data / "holdout10.jsonl").unlink()
-    with pytest.raises(DataError, match=r"holdout10\.jsonl.*\n.*\n  Needed by: mia_loss.*\n.*--metrics em,es") as caught:
+    with pytest.raises(
+        DataError, match=r"holdout10\.jsonl.*\n.*\n  Needed by: mia_loss.*\n.*--metrics em,es"
+    ) as caught:
         evaluate("base", data=data, metrics="em,es,mia_loss,privleak")
     assert "privleak" in str(caught.value)
     assert evaluate("base", data=data, metrics="em,es")["em"].n > 0
@@ -272,7 +276,9 @@ def test_a_tokenizer_without_a_chat_template_is_offered_the_raw_format(evaluate,
     bare = LM.from_model(lm.model, lm.tokenizer, name="bare")
     with pytest.raises(InputError, match="--format raw"):
         evaluate(model=bare, metrics="em", retain=None, full=None)
-    assert evaluate(model=bare, metrics="em", retain=None, full=None, format="raw").record["settings"]["format"] == "raw"
+    assert (
+        evaluate(model=bare, metrics="em", retain=None, full=None, format="raw").record["settings"]["format"] == "raw"
+    )
 
 
 def test_a_reference_with_another_vocabulary_is_refused(evaluate, tiny_world):
@@ -364,7 +370,13 @@ def test_other_settings_under_one_name_replace_the_files_and_say_so(evaluate, tm
 def test_bad_words_on_the_command_line_end_with_2_and_no_traceback(tiny_world, runs, capsys):
     words = ["evaluate", "--model", tiny_world.model("base"), "--runs", runs]
     given = ["--data-dir", tiny_world.data]
-    bad = (["--data-dir", "nowhere"], [], [*given, "--metrics", "uds"], [*given, "--mask-mode", "eos"], [*given, "--set", "../x"])
+    bad = (
+        ["--data-dir", "nowhere"],
+        [],
+        [*given, "--metrics", "uds"],
+        [*given, "--mask-mode", "eos"],
+        [*given, "--set", "../x"],
+    )
     for more in bad:
         assert call(*words, *more) == 2
         error = capsys.readouterr().err
