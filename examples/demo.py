@@ -11,11 +11,14 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import residuum
 from residuum.cli.app import print_table
+from residuum.metrics.evaluate import Evaluation, Evaluator, Settings
+from residuum.metrics.splits import Splits
 from residuum.patching.depth import depth_profile
 from residuum.worlds.build import World
 from residuum.worlds.knowledge import knowledge_table
@@ -33,6 +36,28 @@ def audit(world: World, models: dict[str, Path], runs: Path) -> list[residuum.Ud
     return results
 
 
+def measure(world: World, models: dict[str, Path], runs: Path) -> dict[str, Evaluation]:
+    """All metrics of retain and of every unlearned model; files under ``runs/demo``, UDS taken from the store."""
+    evaluator = Evaluator(
+        Splits(world.data), retain=world.model("retain90"), full=world.model("full"), settings=Settings(), runs=runs
+    )
+    found = {}
+    for name, path in {"retain90": world.model("retain90"), **models}.items():
+        found[name] = evaluator.run(path)
+        found[name].save(runs / "demo")
+    return found
+
+
+def axes(evaluation: Evaluation) -> dict[str, Any]:
+    """The axes beside UDS, each with its interval."""
+    row: dict[str, Any] = {}
+    for key in ("uds", "mem", "privacy", "utility_rel"):
+        score = evaluation[key]
+        row[key] = score.value
+        row[f"{key}_95%"] = "" if score.ci95 is None else f"{score.ci95[0]:.2f}-{score.ci95[1]:.2f}"
+    return row
+
+
 def main() -> None:
     """Build, unlearn, audit, and print what came out."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -47,12 +72,10 @@ def main() -> None:
 
     models = unlearn_world(world)
     results = audit(world, models, chosen.out / "runs")
+    measured = measure(world, models, chosen.out / "runs")
     known = {row["model"]: row for row in unlearned_table(world, models)}
-    rows = []
-    for name, result in zip(["retain90", *models], results, strict=True):
-        low, high = result.ci95
-        rows.append({**known[name], "uds": result.uds, "low": low, "high": high, "n": result.n})
-    print_table("What is left (UDS: 1 = erased like retain, 0 = intact)", rows)
+    rows = [{**known[name], **axes(evaluation)} for name, evaluation in measured.items()]
+    print_table("What is left (UDS: 1 = erased like retain, 0 = intact; axes: 1 is best)", rows)
 
     profile = [
         {"layer": row["layer"], "ft_share": row["ft_share"], "S1_delta": row["s1_delta"], "low": row["s1_low"], "high": row["s1_high"]}

@@ -76,9 +76,14 @@ class Evaluator:
         self._benches: dict[Any, tuple[Bench, dict[Who, Subject]]] = {}
         self._missing: dict[str, str] = {}
 
-    def run(self, model: Model) -> Evaluation:
-        """Evaluate one model; what the store has is not computed again."""
-        handle = self._handle(model)
+    def run(self, model: Model, **options: Any) -> Evaluation:
+        """Evaluate one model; what the store has is not computed again.
+
+        Args:
+            model: name, folder or loaded model.
+            options: how this model alone is loaded, over the options of all: ``quantize="nf4"`` leaves the references be.
+        """
+        handle = self._handle(model, options)
         bench, references = self._bench(handle)
         subject = Subject(handle, bench)
         subjects: dict[Who, Subject] = {**references, "model": subject}
@@ -98,9 +103,9 @@ class Evaluator:
         self._keep(handle, scores, record)
         return Evaluation(scores, subject, record)
 
-    def _handle(self, model: Model) -> ModelHandle:
+    def _handle(self, model: Model, options: dict[str, Any]) -> ModelHandle:
         """The model's handle; the very one of a reference when it is the same model, so that it is loaded once."""
-        handle = ModelHandle(model, **self.options)
+        handle = ModelHandle(model, **{**self.options, **options})
         twins = [other for other in self.references.values() if other.identity == handle.identity]
         return twins[0] if twins and twins[0].name == handle.name else handle
 

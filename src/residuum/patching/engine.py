@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from residuum.models.anatomy import Anatomy
     from residuum.models.loading import LM
 
+CACHED_ROWS = 32
+"""Logits are turned into scores so many rows at a time: the copies then stay in the processor's cache."""
+
 Layers = Sequence[int] | Sequence[Sequence[int]] | None
 """Layers to patch: the same for every example, a list for each, or all that are configured."""
 
@@ -173,11 +176,12 @@ def token_scores(logits: Tensor, labels: Sequence[int], config: PatchConfig) -> 
         config: says in which type the log-softmax is taken.
     """
     wanted = torch.tensor(labels, device=logits.device)
-    hits = logits.argmax(-1) == wanted
-    if config.score_dtype == "float32":
-        logits = logits.float()
-    log_probs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
-    return TokenScores(log_probs.cpu(), hits.cpu())
+    log_probs, hits = [], []
+    for rows, own in zip(torch.split(logits, CACHED_ROWS), torch.split(wanted, CACHED_ROWS), strict=True):
+        exact = rows.float() if config.score_dtype == "float32" else rows
+        log_probs.append(exact.log_softmax(-1).gather(-1, own[:, None])[:, 0])
+        hits.append(rows.argmax(-1) == own)
+    return TokenScores(torch.cat(log_probs).cpu(), torch.cat(hits).cpu())
 
 
 def blank_scores(example: Located, target: LM, config: PatchConfig) -> TokenScores:

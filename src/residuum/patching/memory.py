@@ -28,7 +28,7 @@ class Footprint:
     pair: int
     """A query and a key: their entry in the mask, and in the score matrices where attention builds them."""
     logits: int
-    """One row of logits, with its copy in float32 and the log-softmax."""
+    """One row of logits, with room for a copy in float32 and the log-softmax."""
 
     @classmethod
     def of(cls, lm: LM) -> Footprint:

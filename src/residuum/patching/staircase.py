@@ -121,9 +121,19 @@ class Staircase:
         wanted = wanted_layers(self.layers, layers, len(batch))
         results = [blank_scores(example, self.target, self.config) for example in batch]
         tasks = [Task(*parts) for parts in zip(batch, states, self._own(batch), wanted, results, strict=True)]
+        # The head reads everything at once: few large products, not many small ones.
+        ended: list[tuple[Task, int, Tensor]] = []
         for group in _like_spans([task for task in tasks if task.layers], self.config):
             top = climb(self.target, self.config, cast(Calls, self._calls), group, first_block=self._first_block)
-            self._fill(group, top)
+            ended += [
+                (task, layer, top[i, run, evaluated_rows(task.example, self.config)])
+                for i, task in enumerate(group)
+                for run, layer in enumerate(task.layers)
+            ]
+        scores = self._scores([hidden for _, _, hidden in ended], [task.example for task, _, _ in ended])
+        for (task, layer, _), score in zip(ended, scores, strict=True):
+            place = self.layers.index(layer)
+            task.result.log_probs[place], task.result.hits[place] = score.log_probs, score.hits
         return results
 
     def _pieces(self, batch: Sequence[Located]) -> Iterator[list[int]]:
@@ -187,17 +197,10 @@ class Staircase:
             for i, span in enumerate(spans)
         ]
 
-    def _fill(self, group: Sequence[Task], top: Tensor) -> None:
-        """Score the runs that have arrived at the top: [example, run, row, hidden]."""
-        runs = [(i, task, run) for i, task in enumerate(group) for run in range(len(task.layers))]
-        hidden = [top[i, run, evaluated_rows(task.example, self.config)] for i, task, run in runs]
-        scores = self._scores(hidden, [task.example for _, task, _ in runs])
-        for (_, task, run), score in zip(runs, scores, strict=True):
-            place = self.layers.index(task.layers[run])
-            task.result.log_probs[place], task.result.hits[place] = score.log_probs, score.hits
-
     def _scores(self, hidden: Sequence[Tensor], batch: Sequence[Located]) -> list[TokenScores]:
         """Scores of the evaluated rows [token, hidden] of some examples: [token] each."""
+        if not hidden:
+            return []
         labels = [label for example in batch for label in example.labels]
         rows, sizes = torch.cat(list(hidden)), [len(own) for own in hidden]
         at_once = max(1, self._head_bytes // Footprint.of(self.target).logits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +26,8 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Take one step."""
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        """Take one step; accelerate always hands a closure over, and it is always None."""
         for group in self.param_groups:
             keep, slow = group["betas"]
             for weight in group["params"]:
