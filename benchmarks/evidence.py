@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from residuum.batching import Encoded, collate
-from residuum.evidence import TokenEvidence, teacher_force
+from residuum.evidence import teacher_force
 from residuum.generation import generate
 from residuum.metrics import memorization, privacy
 from residuum.metrics.scores import auc

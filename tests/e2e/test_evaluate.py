@@ -285,7 +285,7 @@ def test_a_reference_with_another_vocabulary_is_refused(evaluate, tiny_world):
     lm = load(tiny_world.model("base"), device="cpu")
     lm.tokenizer.add_tokens(["<new>"])
     other = LM.from_model(lm.model, lm.tokenizer, name="other")
-    with pytest.raises(ModelError, match="vocabularies of base .* and of its reference other"):
+    with pytest.raises(ModelError, match=r"vocabularies of base .* and of its reference other"):
         evaluate("base", retain=other, metrics="s_mia_loss")
 
 
