@@ -36,7 +36,7 @@ class Registry(Generic[T]):
         try:
             return self._entries[name]
         except KeyError:
-            raise UnknownName(self.kind, name, self._entries) from None
+            raise UnknownName(self.kind, name, self._entries, hint=f"Known: {', '.join(self._entries)}.") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -47,8 +47,12 @@ class Registry(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def sort(self, key: Callable[[T], Any]) -> None:
+        """Put the entries in an order of their own, whatever order their modules were imported in."""
+        self._entries = dict(sorted(self._entries.items(), key=lambda item: key(item[1])))
+
     def items(self) -> Iterator[tuple[str, T]]:
-        """Names and entries in the order of registration."""
+        """Names and entries in the order of registration, or that of `sort`."""
         return iter(self._entries.items())
 
 

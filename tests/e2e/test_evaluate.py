@@ -180,6 +180,19 @@ def test_fluency_enters_utility_when_its_classifier_can_be_loaded(evaluate, clas
     assert found.record["utility_parts"] == ["model_utility", "fluency"]
 
 
+def test_another_classifier_in_the_same_folder_is_asked_anew(evaluate, classifier, tmp_path):
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    folder = shutil.copytree(classifier, tmp_path / "classifier")
+    before = evaluate("base", metrics="fluency", fluency_model=str(folder))["fluency"].value
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        model.classifier.bias[0] += 3
+    model.save_pretrained(folder)
+    assert evaluate("base", metrics="fluency", fluency_model=str(folder))["fluency"].value > before
+
+
 def test_without_the_classifier_utility_is_model_utility_and_says_so(base):
     assert base["utility"].value == base["model_utility"].value
     assert base.record["utility_parts"] == ["model_utility"]
@@ -220,6 +233,16 @@ def test_an_auc_far_below_chance_is_flagged_as_over_unlearned(evaluate, tiny_wor
     assert "over-unlearned" in found["mia_loss"].notes[0]
 
 
+def test_two_files_of_one_name_are_told_apart(evaluate, tiny_world, tmp_path):
+    for folder, split in (("in", "forget10"), ("out", "holdout10")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(tiny_world.data / f"{split}.jsonl", tmp_path / folder / "rows.jsonl")
+    given = {"members": tmp_path / "in" / "rows.jsonl", "nonmembers": tmp_path / "out" / "rows.jsonl"}
+    found = evaluate("base", data=None, metrics="mia_loss", retain=None, full=None, **given)
+    assert set(found.record["data"]) == {"rows (members)", "rows (nonmembers)"}
+    assert len(set(found.record["data"].values())) == 2
+
+
 def test_members_need_nonmembers(evaluate, tiny_world):
     with pytest.raises(UsageError, match="go together"):
         evaluate("base", metrics="mia", members=tiny_world.data / "forget10.jsonl")
@@ -247,6 +270,24 @@ def test_a_missing_split_names_the_metrics_that_need_it_and_those_that_can_run(e
         evaluate("base", data=data, metrics="em,es,mia_loss,privleak")
     assert "privleak" in str(caught.value)
     assert evaluate("base", data=data, metrics="em,es")["em"].n > 0
+
+
+def test_several_missing_splits_are_named_at_once_and_the_rest_can_really_run(evaluate, data):
+    for split in ("holdout10", "retain_perturbed"):
+        (data / f"{split}.jsonl").unlink()
+    edit(data / "forget10_perturbed.jsonl", lambda rows: rows[0].pop("paraphrased_answer"))
+    with pytest.raises(DataError) as caught:
+        evaluate("base", data=data, metrics="em,mia_loss,retain_q_prob,paraprob,rouge")
+    text = str(caught.value)
+    for file, metric in (("holdout10", "mia_loss"), ("retain_perturbed", "retain_q_prob"), ("forget10", "paraprob")):
+        assert file in text
+        assert f"Needed by: {metric}." in text
+    assert text.endswith("The rest can run: --metrics em,rouge")
+
+
+def test_no_rows_at_all_are_refused(evaluate):
+    with pytest.raises(DataError, match="forget10_perturbed holds no rows"):
+        evaluate("base", data={"forget10_perturbed": []}, metrics="em")
 
 
 def test_a_missing_annotated_set_names_what_needs_it(evaluate, data):
@@ -301,6 +342,20 @@ def test_all_metrics_without_references_leaves_out_and_names_what_needs_them(tin
         )
     assert "em" in found
     assert found.record["left_out"]["uds"] == "needs the retain and the full model"
+
+
+def test_metrics_may_come_from_a_generator_but_not_be_none_at_all(evaluate):
+    assert set(evaluate("base", metrics=(name for name in ("em", "es")))) == {"em", "es"}
+    with pytest.raises(UsageError, match="no metric is named"):
+        evaluate("base", metrics=[])
+
+
+def test_a_score_without_a_value_says_why(evaluate, tiny_world):
+    # Full and retain are one model, so retain lacks nothing anywhere.
+    found = evaluate("base", metrics="uds,privacy", full=tiny_world.model("retain90"))
+    assert found["uds"].value is None
+    assert "none of the" in found["uds"].notes[0]
+    assert "without uds" in found["privacy"].notes[-1]
 
 
 def test_an_unknown_metric_has_a_nearest_name(evaluate):
@@ -363,6 +418,12 @@ def test_a_later_run_about_other_metrics_keeps_the_earlier_ones(evaluate, tmp_pa
     assert {"rouge", "para_rouge"} <= rows[0].keys()
 
 
+def test_a_later_run_keeps_what_utility_was_made_of(evaluate, tmp_path):
+    evaluate("base", metrics="utility").save(tmp_path)
+    evaluate("base", metrics="ra_q_rouge").save(tmp_path)
+    assert json.loads((tmp_path / "utility/base/summary.json").read_text())["utility_parts"] == ["model_utility"]
+
+
 def test_other_settings_under_one_name_replace_the_files_and_say_so(evaluate, tmp_path):
     evaluate("base", metrics="em").save(tmp_path)
     with pytest.warns(UserWarning, match="another --set"):
@@ -379,6 +440,10 @@ def test_bad_words_on_the_command_line_end_with_2_and_no_traceback(tiny_world, r
         [*given, "--metrics", "uds"],
         [*given, "--mask-mode", "eos"],
         [*given, "--set", "../x"],
+        [*given, "--metrics", "em", "--seed", "-5"],
+        [*given, "--metrics", "em", "--batch-tokens", "0"],
+        [*given, "--metrics", ","],
+        [*given, "--metrics", "em", "--model", "no-such-model"],
     )
     for more in bad:
         assert call(*words, *more) == 2
@@ -401,6 +466,16 @@ def test_the_reference_page_is_current():
 
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     assert page.read_text(encoding="utf-8") == reference_page()
+
+
+def test_the_order_of_metrics_is_that_of_no_import():
+    def listed(*modules: str) -> list[str]:
+        code = f"import {', '.join(modules)}\nfrom residuum.metrics.registry import all_metrics\nprint(*all_metrics())"
+        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+    order = listed("residuum")
+    assert order == listed("residuum.metrics.aggregate", "residuum.metrics.utility")
+    assert (order[0], order[-1]) == ("em", "overall")
 
 
 # Interrupted

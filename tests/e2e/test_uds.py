@@ -165,6 +165,14 @@ def test_a_row_without_its_entity_is_skipped_with_the_reason(audit, trio, tiny_w
     assert len(found.examples) == 9
 
 
+def test_a_row_longer_than_the_context_is_skipped_with_the_reason(audit, trio, tiny_world):
+    rows = load_examples(tiny_world.annotated)
+    rows[2] = replace(rows[2], question="Who wrote it? " * 400)
+    found = audit(trio["base"], data=rows)
+    assert [(skip.idx, skip.reason) for skip in found.skipped] == [(2, "longer_than_context")]
+    assert len(found.examples) == 9
+
+
 def test_every_row_skipped_is_an_error_with_the_first_reason(audit, trio, tiny_world):
     rows = [replace(row, entity="Nobody at All") for row in load_examples(tiny_world.annotated)]
     with pytest.raises(DataError, match=r"all 10 rows .* entity_span_not_found"):

@@ -73,6 +73,29 @@ def test_a_composite_knows_that_its_parts_rest_on_the_same_items():
     assert found.ci95 == pytest.approx((1.0, 1.0))
 
 
+def test_a_mean_of_nothing_says_why_it_has_no_value():
+    assert "none of the 2 items" in mean_score(np.array([np.nan, np.nan]), 0, "more knowledge").notes[0]
+
+
+def test_resamples_of_parts_stay_side_by_side_where_some_are_not_defined():
+    values = np.random.default_rng(0).random(40)
+    one, other = mean_score(values, 3, "more knowledge"), mean_score(-values, 3, "more knowledge")
+    holed = composite_score(lambda a: a if a > 0.45 else None, [one], "more knowledge")
+    assert np.isnan(holed.resampled).any()
+    found = composite_score(lambda a, b: None if a is None else a + b, [holed, other], "more knowledge")
+    assert found.ci95 == pytest.approx((0.0, 0.0))
+
+
+def test_a_composite_that_goes_without_an_undefined_part_keeps_its_interval():
+    there, absent = (
+        mean_score(np.array([0.2, 0.4]), 0, "more utility"),
+        mean_score(np.array([np.nan]), 0, "more utility"),
+    )
+    found = composite_score(lambda a, b: a if b is None else None, [there, absent], "more utility")
+    assert found.value == there.value
+    assert found.ci95 == there.ci95
+
+
 def test_a_composite_without_a_value_says_so():
     part = mean_score(np.ones(3), 0, "more knowledge")
     found = composite_score(lambda a: None, [part], "less knowledge")

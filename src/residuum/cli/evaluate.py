@@ -62,6 +62,7 @@ def evaluate_command(
     from residuum.folders import runs_folder
     from residuum.metrics.evaluate import Evaluator, Settings
     from residuum.metrics.splits import Splits
+    from residuum.models.weights import find
 
     root = runs or runs_folder()
     if Path(set_name).name != set_name or set_name in ("", ".", "..", "units", "claims"):
@@ -75,6 +76,8 @@ def evaluate_command(
         full=full_model, settings=settings, options={"dtype": dtype, "device": "auto" if gpu is None else gpu, "attn": attn},
         runs=root,
     )  # fmt: skip
+    for name in model:
+        find(name)  # a name that does not exist is said before the others have taken their time
     found = []
     for name in model:
         evaluation = bench.run(name)

@@ -73,7 +73,7 @@ class Skip:
     """An example that cannot be evaluated."""
 
     example: Example
-    reason: Literal["entity_span_not_found", "invalid_eval_context"]
+    reason: Literal["entity_span_not_found", "invalid_eval_context", "longer_than_context"]
     entity_text: str
     entity_source: str
     reference_source: str

@@ -50,6 +50,17 @@ def clean_probability(texts: Sequence[str], classifier: str = CLASSIFIER) -> lis
     return found
 
 
+def classifier_identity(classifier: str) -> str:
+    """The hub id, or for a folder its content: another classifier may be put there.
+
+    Raises:
+        ModelError: the folder holds no usable checkpoint.
+    """
+    from residuum.models.weights import find
+
+    return find(Path(classifier)).fingerprint() if Path(classifier).is_dir() else classifier
+
+
 def _find(classifier: str) -> Path:
     """The folder of the classifier: given, in the hub's cache, or fetched now."""
     from huggingface_hub import HfApi, snapshot_download

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from residuum.batching import Encoded, collate, labelled_rows, token_budget_batches, with_shrinking
+from residuum.errors import ResiduumError
 from residuum.evidence.tokens import Array, TokenEvidence, split_answers
 from residuum.progress import progress
 
@@ -160,6 +161,11 @@ def _weigh(lm: LM, hidden: Tensor, label: Tensor, lengths: Sequence[int]) -> lis
         starts = range(0, max(1, len(label)), size)
         parts = [_statistics(lm, hidden[i : i + size], label[i : i + size]) for i in starts]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if broken := int(np.isnan(found["mean"]).sum()):
+        raise ResiduumError(
+            f"{lm.name} gives no numbers for {broken} of {len(label)} answer tokens (NaN in {str(lm.dtype).removeprefix('torch.')}).\n"
+            "  Its states overflow: use --dtype bfloat16 or float32."
+        )
     return split_answers(found, lengths, lm.tokenizer.eos_token_id)
 
 

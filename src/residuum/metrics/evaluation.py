@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from residuum.data.prompts import ChatFormat, PromptFormat, RawFormat
+from residuum.errors import UsageError
 from residuum.evidence.collect import NEW_TOKENS
 from residuum.evidence.fluency import CLASSIFIER
 from residuum.evidence.forcing import MASK_MODES, MaskMode
@@ -58,6 +59,12 @@ class Settings:
     seed: int = 42
     compat: str | None = None
     fluency_model: str = CLASSIFIER
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"the seed must be 0 or more, not {self.seed}.")
+        if self.batch_tokens < 1:
+            raise UsageError(f"a batch must hold at least one token, not {self.batch_tokens}.")
 
     @classmethod
     def of(

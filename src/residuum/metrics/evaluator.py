@@ -21,7 +21,7 @@ from residuum.evidence.rows import EncodedSplit, encode_split
 from residuum.folders import runs_folder
 from residuum.metrics.evaluation import Evaluation, EvaluationWarning, Settings
 from residuum.metrics.plan import check_data, make_plan
-from residuum.metrics.registry import Who, evidence_needs, select
+from residuum.metrics.registry import Who, evidence_needs, metric_words, select
 from residuum.metrics.scoring import Scorer
 from residuum.metrics.splits import Splits
 from residuum.metrics.subject import Bench, Subject
@@ -68,8 +68,9 @@ class Evaluator:
             for who, given in (("retain_model", retain), ("full_model", full))
             if given is not None
         }
-        self.strict = metrics != "all" and list(metrics) != ["all"]
-        self.plan = make_plan(select(metrics), self.references.keys(), strict=self.strict)
+        words = metric_words(metrics)
+        self.strict = words != ["all"]
+        self.plan = make_plan(select(words), self.references.keys(), strict=self.strict)
         if self.plan.message:
             warnings.warn(self.plan.message, EvaluationWarning, stacklevel=3)
         check_data(splits, self.plan.metrics)
@@ -120,7 +121,7 @@ class Evaluator:
                 f"the tokenizer of {handle.name} has no chat template.\n"
                 '  Use the raw format: --format raw (in Python format="raw"), which asks "Question: ...\\nAnswer:".'
             )
-        limits = [limit for model in models if (limit := _context(model)) is not None]
+        limits = [limit for model in models if (limit := model.context) is not None]
         context = min(limits) if limits else None
         key = (context, tokenizer.chat_template, len(tokenizer))
         if key not in self._benches:
@@ -236,11 +237,6 @@ def _check_vocabulary(model: ModelHandle, reference: ModelHandle) -> None:
             f"({len(theirs)} tokens) differ.\n"
             "  Both must read the same ids: compare with a retain and full model of the same tokenizer."
         )
-
-
-def _context(model: ModelHandle) -> int | None:
-    limit = getattr(model.config().get_text_config(), "max_position_embeddings", None)
-    return int(limit) if limit else None
 
 
 def _flags(models: dict[str, ModelHandle]) -> list[str]:

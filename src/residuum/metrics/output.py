@@ -106,4 +106,6 @@ def _with_earlier(
     joined = [{**table.pop((row["split"], row["idx"]), {}), **row} for row in results]
     values = {name: earlier[name] for name in other}
     kept = {"details": {**other, **found["details"]}, "models": {**earlier["models"], **found["models"]}}
+    if "utility" in other:  # this run does not know what it was made of
+        kept["utility_parts"] = earlier.get("utility_parts")
     return {**values, **found, **kept, "data": {**earlier["data"], **found["data"]}}, [*joined, *table.values()]

@@ -69,13 +69,17 @@ def check_data(splits: Splits, metrics: Sequence[Metric]) -> None:
     needs = {metric.name: [need for need in evidence_needs(metric) if not need.optional] for metric in metrics}
     roles = dict.fromkeys(need.role for own in needs.values() for need in own)
     fields = dict.fromkeys((need.role, name) for own in needs.values() for need in own for name in fields_of(need))
+    problems: list[tuple[InputError, set[str]]] = []
+    missing: set[str] = set()
     for role in roles:
         try:
             splits.check(role)
         except InputError as error:
-            needy = {name for name, own in needs.items() if any(need.role == role for need in own)}
-            raise _lacking(error, metrics, needy) from error
+            missing.add(role)
+            problems.append((error, {name for name, own in needs.items() if any(need.role == role for need in own)}))
     for role, name in fields:
+        if role in missing:
+            continue
         try:
             splits.check_field(role, name)
         except InputError as error:
@@ -84,14 +88,21 @@ def check_data(splits: Splits, metrics: Sequence[Metric]) -> None:
                 for metric, own in needs.items()
                 if any(need.role == role and name in fields_of(need) for need in own)
             }
-            raise _lacking(error, metrics, needy) from error
+            problems.append((error, needy))
+    if problems:
+        raise _lacking(problems, metrics) from problems[0][0]
 
 
-def _lacking(error: InputError, metrics: Sequence[Metric], needy: Collection[str]) -> DataError:
+def _lacking(problems: Sequence[tuple[InputError, set[str]]], metrics: Sequence[Metric]) -> DataError:
+    """Everything that is missing, who needs it, and what can run without any of it."""
+    needy = {name for _, own in problems for name in own}
     rest = [metric for metric in metrics if metric.name not in needy]
     advice = f"\n  The rest can run: --metrics {_names(rest)}" if rest else ""
-    users = ", ".join(metric.name for metric in metrics if metric.name in needy)
-    return DataError(f"{error}\n  Needed by: {users}.{advice}")
+    said = [
+        f"{error}\n  Needed by: {', '.join(metric.name for metric in metrics if metric.name in own)}."
+        for error, own in problems
+    ]
+    return DataError("\n".join(said) + advice)
 
 
 def _models(need: Need) -> set[Who]:

@@ -18,7 +18,7 @@ from importlib import import_module
 from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from residuum.errors import UnknownName
+from residuum.errors import UnknownName, UsageError
 from residuum.registry import Registry
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Who = Literal["model", "retain_model", "full_model"]
 
 _HOMES = ("memorization", "generation", "privacy", "utility", "representation", "aggregate")
+_CATEGORIES = ("memorization", "generation", "privacy", "utility", "uds", "representation", "overall")
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,22 @@ def metric(
 
 
 def all_metrics() -> Registry[Metric]:
-    """The registry with every metric of residuum in it."""
+    """The registry with every metric of residuum in it, in one order: by category, the axes last."""
     for home in _HOMES:
         import_module(f"residuum.metrics.{home}")
+    METRICS.sort(_order)
     return METRICS
+
+
+def _order(metric: Metric) -> tuple[bool, int]:
+    place = _CATEGORIES.index(metric.category) if metric.category in _CATEGORIES else len(_CATEGORIES)
+    return metric.function.__module__.endswith(".aggregate"), place
+
+
+def metric_words(metrics: str | Iterable[str]) -> list[str]:
+    """The names in a text with commas, or in a list."""
+    words = metrics.split(",") if isinstance(metrics, str) else metrics
+    return [word.strip() for word in words if word.strip()]
 
 
 def select(metrics: str | Iterable[str]) -> list[Metric]:
@@ -132,12 +145,17 @@ def select(metrics: str | Iterable[str]) -> list[Metric]:
 
     Raises:
         UnknownName: with the nearest names.
+        UsageError: there is no name at all.
     """
     known = all_metrics()
     categories = {known[name].category for name in known}
-    words = metrics.split(",") if isinstance(metrics, str) else list(metrics)
+    words = metric_words(metrics)
+    if not words:
+        raise UsageError(
+            "no metric is named.\n  Give keys or categories with commas, or all; `residuum ls metrics` lists them."
+        )
     chosen: dict[str, Metric] = {}
-    for word in (word.strip() for word in words):
+    for word in words:
         if word == "all":
             names: Iterable[str] = known
         elif word in GROUPS:

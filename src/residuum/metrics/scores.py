@@ -43,7 +43,7 @@ class Score:
     notes: tuple[str, ...] = ()
     """What a reader should know before believing the number."""
     resampled: Floats = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
-    """The value on resampled items."""
+    """The value on resampled items; NaN where it is not defined."""
 
     def noting(self, *notes: str) -> Score:
         """The same score with more notes."""
@@ -95,6 +95,7 @@ def mean_score(values: Floats, seed: int, higher_means: Meaning, **reading: Any)
         n_undefined=len(values) - len(present),
         ci95=interval(resampled),
         higher_means=higher_means,
+        notes=() if len(present) else (f"not defined: none of the {len(values)} items has a value",),
         resampled=resampled,
         **reading,
     )
@@ -133,7 +134,7 @@ def statistic_score(
     else:
         picks = np.random.default_rng(seed).integers(0, count, (STATISTIC_RESAMPLES if count > 1 else 0, count))
         redone = [function(*(array[pick] for array in inputs)) for pick in picks]
-        value, resampled = found, np.array([x for x in redone if x is not None], dtype=np.float64)
+        value, resampled = found, _numbers(redone)
     return Score(
         value=value, values=[], n=count, n_undefined=0, ci95=interval(resampled), higher_means=higher_means,
         resampled=resampled, **reading,
@@ -153,12 +154,8 @@ def composite_score(
     """
     value = function(*(None if part is None else part.value for part in parts))
     there = [part for part in parts if part is not None]
-    length = min((len(part.resampled) for part in there), default=0)
-    redone = [
-        function(*(None if part is None or part.value is None else float(part.resampled[i]) for part in parts))
-        for i in range(length)
-    ]
-    resampled = np.array([x for x in redone if x is not None], dtype=np.float64)
+    length = min((len(part.resampled) for part in there if part.value is not None), default=0)
+    resampled = _numbers([function(*(_redone(part, i) for part in parts)) for i in range(length)])
     notes = () if value is not None else ("not defined: a part of it is missing or not positive",)
     return Score(
         value=value, values=[], n=min((part.n for part in there), default=0),
@@ -169,10 +166,11 @@ def composite_score(
 
 
 def interval(resampled: Floats) -> Interval | None:
-    """The middle 95 % of some resampled values; None when there are none."""
-    if not len(resampled):
+    """The middle 95 % of the resampled values that are defined; None when there are none."""
+    defined = resampled[~np.isnan(resampled)]
+    if not len(defined):
         return None
-    low, high = np.percentile(resampled, [2.5, 97.5])
+    low, high = np.percentile(defined, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -183,6 +181,17 @@ def draws(items: int, times: int, seed: int) -> Floats:
         return np.zeros((times, 0))
     picks = np.random.default_rng(seed).integers(0, items, (times, items))
     return np.stack([np.bincount(pick, minlength=items) for pick in picks]).astype(np.float64)
+
+
+def _redone(part: Score | None, draw: int) -> float | None:
+    """A part on one resample; None where it is not there or not defined."""
+    if part is None or part.value is None or np.isnan(part.resampled[draw]):
+        return None
+    return float(part.resampled[draw])
+
+
+def _numbers(values: Sequence[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _wins(separation: Separation) -> Floats:

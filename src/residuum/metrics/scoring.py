@@ -54,6 +54,9 @@ class Scorer:
             score = composite_score(metric.function, parts, metric.higher_means, ideal=metric.ideal)
             if metric.name == "utility" and parts[1] is None:
                 score = score.noting("without fluency, whose classifier cannot be loaded: this is model utility")
+            absent = [need.what for need, part in zip(metric.needs, parts, strict=True) if part and part.value is None]
+            if absent and score.value is not None:
+                score = score.noting(f"without {', '.join(absent)}, not defined here")
             return score
         inputs = [self.subjects[o].evidence(n.what) for n, o in zip(metric.needs, owners, strict=True)]
         roles = list(dict.fromkeys(need.role for need in metric.needs))

@@ -60,7 +60,7 @@ class Splits:
         self._own: dict[str, Source] = {}
         if members is not None and nonmembers is not None:
             self._own = {"forget": members, "holdout": nonmembers}
-            self.names |= {role: _label(source, role) for role, source in self._own.items()}
+            self.names |= _labels(self._own, {name for role, name in self.names.items() if role not in self._own})
         self._rows: dict[str, list[QA]] = {}
 
     def rows(self, role: str) -> list[QA]:
@@ -74,6 +74,8 @@ class Splits:
                 self._rows[role] = [_member(record) for record in read_records(self._own[role])]
             else:
                 self._rows[role] = read_split(self._source(role)).warn().rows
+            if not self._rows[role]:
+                raise DataError(f"{self.names[role]} holds no rows")
         return self._rows[role]
 
     def examples(self) -> list[Example]:
@@ -163,5 +165,10 @@ def _fields(row: Any) -> Mapping[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _label(source: Source, role: str) -> str:
-    return Path(source).stem if isinstance(source, str | Path) else {"forget": "members", "holdout": "nonmembers"}[role]
+def _labels(own: Mapping[str, Source], taken: set[str]) -> dict[str, str]:
+    """What the files of one's own are called: by their names, with their part where two splits would be called alike."""
+    parts = {"forget": "members", "holdout": "nonmembers"}
+    names = {role: Path(given).stem if isinstance(given, str | Path) else parts[role] for role, given in own.items()}
+    if len({*names.values()} - taken) == len(names):
+        return names
+    return {role: f"{name} ({parts[role]})" for role, name in names.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from residuum.evidence.collect import VERSION, Reader
-from residuum.evidence.fluency import clean_probability
+from residuum.evidence.fluency import classifier_identity, clean_probability
 from residuum.metrics.memorization import wrong_to_right
 from residuum.metrics.scores import draws
 from residuum.store import Outcome, Task, content_hash
@@ -147,7 +147,8 @@ class Subject:
 
     def _clean_probabilities(self, role: str) -> Floats:
         texts, classifier = self.evidence(f"{role}.texts"), self.bench.fluency_model
-        task = Task("clean_probability", {"version": VERSION, "classifier": classifier, "texts": content_hash(texts)})
+        what = {"classifier": classifier_identity(classifier), "texts": content_hash(texts)}
+        task = Task("clean_probability", {"version": VERSION, **what})
         return np.array(self.bench.reader.store.run(task, lambda: clean_probability(texts, classifier)).value)
 
     def _gradient_norms(self, role: str) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,12 @@ class ModelHandle:
         place = self._checkpoint.base or self._checkpoint
         file = {"gguf_file": place.gguf_file} if place.gguf_file else {}
         return AutoConfig.from_pretrained(place.folder, trust_remote_code=False, **file)
+
+    @cached_property
+    def context(self) -> int | None:
+        """The longest text the model was made for, in tokens; None when its configuration does not say."""
+        limit = getattr(self.config().get_text_config(), "max_position_embeddings", None)
+        return int(limit) if limit else None
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, read without the weights."""

@@ -224,10 +224,15 @@ class Audit:
 
     def _locate(self, example: Example) -> Located | Skip:
         c = self.config
-        return locate(
+        spot = locate(
             self.full.tokenizer(), example, reference=c.reference, reference_scope=c.reference_scope,
             entity_source=c.entity_source, em_scope=c.em_scope, join=c.join,
         )  # fmt: skip
+        if isinstance(spot, Located) and self.full.context is not None and len(spot.ids) > self.full.context:
+            return Skip(
+                example, "longer_than_context", spot.entity_text, c.entity_source, c.reference, spot.reference_text
+            )
+        return spot
 
     def _with_references(self, examples: Sequence[Example]) -> list[Example]:
         """With reference full: let the full model answer where the data do not say what it answers."""

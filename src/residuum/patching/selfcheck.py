@@ -144,7 +144,7 @@ def _memory(target: LM, config: PatchConfig) -> Path:
         "dtype": str(target.dtype),
         "device": target.device.type,
         "quantize": target.quantize,
-        "mode": [config.mode, config.mid],
+        "patch": [config.mode, config.mid, config.scope],
         "versions": [residuum.__version__, torch.__version__, transformers.__version__],
     }
     return user_cache() / "engines" / f"{content_hash(key)[:16]}.json"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Model = str | Path | LM
     Data = str | Path | Sequence[Any] | None
 
-__all__ = ["Audit", "UdsConfig", "UdsResult", "load_uds_data", "uds"]
+__all__ = ["Audit", "UdsConfig", "UdsResult", "load_uds_data", "uds", "uds_config"]
 
 
 def uds(
@@ -106,9 +106,64 @@ def uds(
     Raises:
         InputError: options, data or checkpoints that cannot be used, before any weights are read where possible.
     """
+    config = uds_config(
+        mode=mode, scope=scope, metric=metric, reference=reference, delta_threshold=delta_threshold, layers=layers,
+        engine=engine, last_layer=last_layer, mid=mid, score_dtype=score_dtype, s1_cache=s1_cache,
+        em_threshold=em_threshold, em_type=em_type, em_scope=em_scope, entity_source=entity_source,
+        reference_scope=reference_scope, join=join, compat=compat, batch_tokens=batch_tokens, max_memory=max_memory,
+        seed=seed,
+    )  # fmt: skip
+    examples = load_uds_data(data)
+    many = isinstance(unlearned, Sequence) and not isinstance(unlearned, str)
+    given: list[Model] = [*unlearned] if isinstance(unlearned, Sequence) and many else [unlearned]  # type: ignore[list-item]
+    if not given:
+        raise UsageError("there is no unlearned model to audit.")
+    options = {"dtype": dtype, "device": device, "attn": attn}
+    target, control = ModelHandle(full, **options), ModelHandle(retain, **options)
+    audited = [target if m == "full" else control if m == "retain" else ModelHandle(m, **options) for m in given]
+    for other in [control, *audited]:
+        check_alike(target, other)
+    audit = Audit(target, control, examples, config, Store(runs or runs_folder()))
+    results = []
+    for model in audited:
+        results.append(audit.run(model, generations=generations))
+        if on_result is not None:
+            on_result(results[-1])
+    return results if many else results[0]
+
+
+def uds_config(
+    *,
+    mode: str = "layer",
+    scope: str = "span",
+    metric: str = "logprob",
+    reference: str = "gt",
+    delta_threshold: float = TAU,
+    layers: Sequence[int] | Literal["needed"] | None = None,
+    engine: str = "auto",
+    last_layer: str | None = None,
+    mid: str | None = None,
+    score_dtype: str | None = None,
+    s1_cache: bool = True,
+    em_threshold: float = 1.0,
+    em_type: str = "token",
+    em_scope: str = "entity",
+    entity_source: str = "gt",
+    reference_scope: str = "continuation",
+    join: str = "ids",
+    compat: str | None = None,
+    batch_tokens: int = 4096,
+    max_memory: int | None = None,
+    seed: int = 42,
+) -> UdsConfig:
+    """The checked settings that the options of `uds` mean, for those who keep an `Audit` of their own.
+
+    Raises:
+        UsageError: an option has a value that it cannot have.
+    """
     published = compat is not None and one_of("compat", compat, "published") == "published"
     plain = mode == "layer" and metric == "logprob"  # upstream's other paths hook the raw last layer
-    config = UdsConfig(
+    return UdsConfig(
         patch=PatchConfig(
             mode=one_of("mode", mode, "layer", "mlp", "attn", "mid"),
             scope=one_of("scope", scope, "span", "boundary"),
@@ -135,23 +190,6 @@ def uds(
         max_memory=None if max_memory is None else int(_not_negative("max_memory", max_memory)),
         s1_cache=s1_cache,
     )  # fmt: skip
-    examples = load_uds_data(data)
-    many = isinstance(unlearned, Sequence) and not isinstance(unlearned, str)
-    given: list[Model] = [*unlearned] if isinstance(unlearned, Sequence) and many else [unlearned]  # type: ignore[list-item]
-    if not given:
-        raise UsageError("there is no unlearned model to audit.")
-    options = {"dtype": dtype, "device": device, "attn": attn}
-    target, control = ModelHandle(full, **options), ModelHandle(retain, **options)
-    audited = [target if m == "full" else control if m == "retain" else ModelHandle(m, **options) for m in given]
-    for other in [control, *audited]:
-        check_alike(target, other)
-    audit = Audit(target, control, examples, config, Store(runs or runs_folder()))
-    results = []
-    for model in audited:
-        results.append(audit.run(model, generations=generations))
-        if on_result is not None:
-            on_result(results[-1])
-    return results if many else results[0]
 
 
 def load_uds_data(data: Data) -> list[Example]:
