@@ -83,6 +83,7 @@ def main() -> None:
     ]  # fmt: skip
     print_table("Where the knowledge sits (retain into full, mean loss of log-probability)", profile)
     print(f"Run folders with pictures: {chosen.out / 'runs'}. It took {time.monotonic() - started:.0f} s.")
+    print(f"Report: {residuum.build_report(chosen.out, out=chosen.out / 'report.html')}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ class FaultyHandler(Handler):
         elif fault == "nonsense":
             choice["message"]["content"] = "banana"
             for token in choice["logprobs"]["content"]:
-                token["token"] = token["top_logprobs"][0]["token"] = "banana"
+                token["token"] = "banana"
+                for other in token["top_logprobs"]:
+                    other["token"] = "banana"
         elif fault == "not JSON":
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from residuum.models.loading import load as load
     from residuum.patching.audit import UdsResult as UdsResult
     from residuum.patching.uds import uds as uds
+    from residuum.report.build import build_report as build_report
     from residuum.rtt.protocol import run_rtt as run_rtt
+    from residuum.steering.api import steer as steer
     from residuum.training.unlearn import unlearn as unlearn
     from residuum.worlds.build import build_world as build_world
 
@@ -26,15 +28,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "LM": "residuum.models.loading",
     "load": "residuum.models.loading",
+    "build_report": "residuum.report.build",
     "build_world": "residuum.worlds.build",
     "UdsResult": "residuum.patching.audit",
     "evaluate": "residuum.metrics.evaluate",
     "run_rtt": "residuum.rtt.protocol",
+    "steer": "residuum.steering.api",
     "uds": "residuum.patching.uds",
     "unlearn": "residuum.training.unlearn",
 }
 
-__all__ = ["LM", "UdsResult", "build_world", "evaluate", "load", "run_rtt", "uds", "unlearn"]
+__all__ = ["LM", "UdsResult", "build_report", "build_world", "evaluate", "load", "run_rtt", "steer", "uds", "unlearn"]
 
 
 def __getattr__(name: str) -> Any:

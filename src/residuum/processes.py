@@ -18,7 +18,7 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     Spawned, because a forked process inherits torch's thread pools in an unknown state.
     """
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with, initargs=(os.getpid(),))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with, initargs=(os.getpid(),))
     before = set(multiprocessing.active_children())
     try:
         yield pool
@@ -30,8 +30,8 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def _end_with(parent: int) -> None:
-    """Watch the parent: a killed one cannot say goodbye."""
+def end_with(parent: int) -> None:
+    """End this process when its parent does: a killed one cannot say goodbye."""
 
     def watch() -> None:
         while os.getppid() == parent:

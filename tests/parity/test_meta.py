@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
 
+from residuum.cli.app import run
 from residuum.meta.robustness import harmonic_mean, usable_models
 
 
@@ -55,3 +57,35 @@ def test_the_usable_models_are_as_many_as_published(published, models, metric):
     limit = threshold if rule == "pass_if_le" else 1 - threshold
     utility = {row["model"] + row["epoch"]: row["utility_rel"] for row in models}
     assert len(usable_models(knowledge, utility, limit)[0]) == constants["usable_counts"][metric]
+
+
+def test_the_command_finds_the_same_models_usable(published, models, tmp_path, capsys):
+    constants = published["meta_eval_constants"]
+    limits = {name: constants[rule][name] for name, (_, rule) in COLUMNS.items()}
+    thresholds = {name: limit if COLUMNS[name][1] == "pass_if_le" else 1 - limit for name, limit in limits.items()}
+    (tmp_path / "thresholds.json").write_text(
+        json.dumps({"metrics": {name: {"threshold": limit} for name, limit in thresholds.items()}})
+    )
+    with (tmp_path / "numbers.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "metric", "attack", "before", "after", "utility_rel"])
+        for row in models:
+            for name, (column, _) in COLUMNS.items():
+                value = 1 - row[column] if column.startswith("one_minus") else row[column]
+                writer.writerow([row["model"], name, "quantization", value, value, row["utility_rel"]])
+    words = [
+        "meta",
+        "robustness",
+        "--from-values",
+        tmp_path / "numbers.csv",
+        "--faithfulness",
+        tmp_path / "thresholds.json",
+    ]
+    with pytest.raises(SystemExit) as stop:
+        run([*map(str, words), "--out", str(tmp_path / "out"), "--json"])
+    assert not stop.value.code
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["utility"] == {"floor": 0.8, "pass": 124, "of": 150}
+    usable = {name: row["counts"]["usable"] for name, row in summary["metrics"].items()}
+    assert usable == {name: constants["usable_counts"][name] for name in COLUMNS}
+    assert all(row["Q"] == pytest.approx(1.0) for row in summary["metrics"].values())

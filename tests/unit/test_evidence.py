@@ -14,6 +14,7 @@ from patchable import RAGGED, tiny
 from residuum.batching import Encoded
 from residuum.data.prompts import ChatFormat, RawFormat
 from residuum.data.tofu import QA
+from residuum.errors import ResiduumError
 from residuum.evidence import teacher_force
 from residuum.evidence.collect import Reader
 from residuum.evidence.gradients import fisher_mask, gradient_norms, mask_size, masked_fisher
@@ -115,6 +116,13 @@ def test_a_token_that_the_model_rules_out_leaves_finite_numbers(monkeypatch):
     monkeypatch.setitem(lm.anatomy.__dict__, "head", barred)
     (found,) = teacher_force(lm, [Encoded((5, 6, 7, 8), 1)])
     assert all(np.isfinite(getattr(found, name)).all() for name in ARRAYS)
+
+
+def test_scores_that_are_no_numbers_are_an_error_not_an_undefined_item(monkeypatch):
+    lm = tiny()
+    monkeypatch.setitem(lm.anatomy.__dict__, "head", lambda hidden: torch.full((len(hidden), 60), torch.nan))
+    with pytest.raises(ResiduumError, match=r"no numbers for 3 of 3 answer tokens \(NaN in float32\)"):
+        teacher_force(lm, [Encoded((5, 6, 7, 8), 1)])
 
 
 def test_packed_evidence_comes_back_as_it_was():

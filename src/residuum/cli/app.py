@@ -40,7 +40,24 @@ def root(
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Parse, dispatch, and turn our own errors into one readable message and an exit code."""
-    from residuum.cli import data, doctor, evaluate, listing, models, rtt, training, uds, world  # noqa: F401  each registers its commands
+    from residuum.cli import (  # noqa: F401  each registers its commands
+        audit,
+        data,
+        doctor,
+        evaluate,
+        listing,
+        meta,
+        models,
+        report,
+        rtt,
+        steer,
+        steer_probe,
+        steer_results,
+        sweep,
+        training,
+        uds,
+        world,
+    )
 
     warnings.showwarning = _show_warning
     try:

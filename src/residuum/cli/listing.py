@@ -74,3 +74,25 @@ def list_metrics(as_json: AsJson = False) -> None:
             for row in rows
         ]
     print_table("metrics", rows, as_json=as_json)
+
+
+@ls.command("judges")
+def list_judges(as_json: AsJson = False) -> None:
+    """Judges of steered answers, with their default models and keys.
+
+    Examples: `residuum ls judges`, `residuum ls judges --json`
+    """
+    from residuum.steering.judge.panel import judges
+
+    print_table("judges", judges(), as_json=as_json)
+
+
+@ls.command("probes")
+def list_probes(as_json: AsJson = False) -> None:
+    """Steering probes of unlearned models.
+
+    Examples: `residuum ls probes`, `residuum ls probes --json`
+    """
+    from residuum.steering.probes import probes
+
+    print_table("probes", probes(), as_json=as_json)

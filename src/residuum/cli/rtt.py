@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +52,12 @@ def run_command(
     rank: Annotated[str | None, typer.Option("--rank", "--unlearn.rank", help="Ranks of a low-rank adapter.")] = None,
     freeze: Annotated[
         str | None, typer.Option("--freeze", "--unlearn.freeze", help="Frozen part of the depth: 0-0.5,0.75-1.")
+    ] = None,
+    retain_files: Annotated[
+        list[str] | None, typer.Option(help="Sentences to keep while unlearning; may be repeated.")
+    ] = None,
+    val_retain_files: Annotated[
+        list[str] | None, typer.Option(help="Questions that show whether the rest is kept; may be repeated.")
     ] = None,
     eval_split_ids: Annotated[
         str | None, typer.Option("--eval-split-ids", "--ft.eval-split-ids", help="Held-out splits, such as 0,2.")
@@ -113,6 +120,7 @@ def run_command(
         "conditions": conditions, "acc_selection_rule": acc_selection_rule, "data_seed": data_seed, "seed": seed,
         "label_variant": label_variant, "k_shot": k_shot, "prompt_format": prompt_format, "right": right,
         "compat": compat, "dtype": dtype, "devices": devices, "results_dir": results_dir,
+        "retain_files": retain_files, "val_retain_files": val_retain_files,
         "ft": {
             "eval_split_ids": eval_split_ids, "num_splits": num_splits, "eval_seed": eval_seed, "lrs": lrs,
             "epochs_lst": epochs_lst, "loss_types": loss_types, "optimizer": ft_optimizer,
@@ -137,9 +145,12 @@ def run_command(
             row for finding in result.findings for row in _rows(finding)
         ])  # fmt: skip
         for finding in result.findings:
-            print_table(f"{finding.start.label}: accuracy on V by epochs of retraining", [*finding.curve])
+            print_table(
+                f"{finding.start.label}: accuracy on V by epochs of retraining",
+                [asdict(point) for point in finding.curve],
+            )
         for path in result.files:
-            typer.echo(f"summary: {path}")
+            typer.echo(f"{'summary' if path.suffix == '.csv' else 'picture'}: {path}")
     check_failures(result)
     if check and any(finding.summary.status != "complete" for finding in result.findings):
         raise typer.Exit(1)
@@ -238,5 +249,5 @@ def _plain(finding: Finding) -> dict[str, Any]:
         "model": finding.start.label, "model_path": finding.start.path, **finding.summary.plain(),
         "forget_acc_naive": finding.naive, "retain": dict(finding.retain),
         "intervals": {name: list(interval) for name, interval in finding.intervals.items()},
-        "warnings": list(finding.warnings), "curve": list(finding.curve),
+        "warnings": list(finding.warnings), "curve": [asdict(point) for point in finding.curve],
     }  # fmt: skip

@@ -18,15 +18,20 @@ def build(
     out: Annotated[Path | None, typer.Option(help="Target folder; the user cache when left out.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed is another world.")] = 0,
     name: Annotated[
-        str, typer.Option("--world", help="authors, tiny, or smollm2 (a real pretrained model).")
+        str, typer.Option("--world", help="authors, tiny, smollm2 (a real pretrained model), or moods (for steering).")
     ] = "authors",
     workers: Annotated[int, typer.Option(help="Processes; 2 trains full and retain at the same time.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the folder and the knowledge table as JSON.")] = False,
 ) -> None:
     """Make data, tokenizer and the models base, full and retain90; goes on where a killed build stopped.
 
+    The world moods is another one: a subject to steer, three judges and the traits of an experiment.
+
     Examples: `residuum world build`, `residuum world build --out world0 --seed 0`
     """
+    if name == "moods":
+        _build_moods(out, seed, as_json)
+        return
     from residuum.worlds.build import build_world
     from residuum.worlds.knowledge import knowledge_table
 
@@ -39,3 +44,20 @@ def build(
         return
     print_table(f"What the models of {made.folder} know", rows)
     typer.echo(f"seconds: {made.info['seconds']}")
+
+
+def _build_moods(out: Path | None, seed: int, as_json: bool) -> None:
+    import json
+
+    from residuum.worlds.steering import EXPERIMENT, build_moods
+
+    made = build_moods(out, seed=seed)
+    about = {
+        "folder": str(made.folder),
+        "experiment": EXPERIMENT,
+        "traits": ["mood/cheerful", "mood/gloomy"],
+        "judge": str(made.judge()),
+    }
+    typer.echo(
+        json.dumps(about, indent=1) if as_json else "\n".join(f"{key:11}{value}" for key, value in about.items())
+    )

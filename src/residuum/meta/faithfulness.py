@@ -7,7 +7,7 @@ know the forget set and a pool N of models that do not (Dorna et al. 2025, arXiv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,22 @@ class Faithfulness:
     accuracy: float | None
     constant: bool
     """The metric has one value on all models: its AUC of 0.5 says nothing."""
+    resampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+    """The AUC on resampled models."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+        """Ready for JSON; without the resamples."""
+        found = asdict(self)
+        del found["resampled"]
+        return found
 
 
 def in_knowledge_direction(value: float, higher_means: str) -> float:
-    """The value so that higher means the model knows more: as it is, or 1 - value."""
-    return value if higher_means == "more knowledge" else 1.0 - value
+    """The value so that higher means the model knows more: 1 - value for ``less knowledge``, else as it is.
+
+    An attack's AUC has its ideal in the middle, but it is the high ones that say the model knows.
+    """
+    return 1.0 - value if higher_means == "less knowledge" else value
 
 
 def auc(p: Sequence[float] | NDArray[np.float64], n: Sequence[float] | NDArray[np.float64]) -> float:
@@ -88,8 +95,9 @@ def measure_faithfulness(
     known = np.array([in_knowledge_direction(value, higher_means) for value in raw_p])
     unknown = np.array([in_knowledge_direction(value, higher_means) for value in raw_n])
     threshold, accuracy = best_threshold(known, unknown)
+    resampled = _resampled_aucs(known, unknown, seed)
     return Faithfulness(
-        metric=metric, auc=auc(known, unknown), ci95=_interval(_resampled_aucs(known, unknown, seed)),
+        metric=metric, auc=auc(known, unknown), ci95=_interval(resampled), resampled=resampled,
         p_mean=float(np.mean(raw_p)), p_std=float(np.std(raw_p)), n_mean=float(np.mean(raw_n)), n_std=float(np.std(raw_n)),
         n_p=len(raw_p), n_n=len(raw_n), undefined=undefined, threshold=threshold, accuracy=accuracy,
         constant=threshold is None,

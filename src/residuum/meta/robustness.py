@@ -12,13 +12,14 @@ comes back: Q = min(before / after, 1), R = min(D_ret / D_unl, 1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from residuum.errors import UsageError
-from residuum.uncertainty import Interval, bootstrap_ci
+from residuum.uncertainty import RESAMPLES, Interval
 
 EPS = 1e-6
 UTILITY_FLOOR = 0.8
@@ -54,10 +55,9 @@ class Robustness:
     relearning_n: int
     robustness: float | None
     """Harmonic mean of the two."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+    robustness_ci95: Interval | None
+    resampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+    """The harmonic mean on resampled models."""
 
 
 def quantization_score(before: float, after: float, form: Form = "symmetric") -> float:
@@ -143,12 +143,47 @@ def measure_robustness(
     """
     if relearned and retain_relearned is None:
         raise UsageError(f"{metric}: relearning is judged against the retain model's own shift, which is missing.")
-    q = [quantization_score(change.before, change.after, form) for change in quantized]
-    r = [relearning_score(c.shift, retain_relearned.shift, form) for c in relearned] if retain_relearned else []
-    mean_q, mean_r = (float(np.mean(values)) if values else None for values in (q, r))
+    q = {change.model: quantization_score(change.before, change.after, form) for change in quantized}
+    r = (
+        {c.model: relearning_score(c.shift, retain_relearned.shift, form) for c in relearned}
+        if retain_relearned
+        else {}
+    )
+    mean_q, mean_r = (float(np.mean(list(scores.values()))) if scores else None for scores in (q, r))
+    means = _resampled_means([q, r], seed)
+    both = harmonic_means(means[:, 0], means[:, 1]) if q and r and len(means) else np.zeros(0)
     return Robustness(
         metric=metric,
-        quantization=mean_q, quantization_ci95=bootstrap_ci(q, seed=seed), quantization_n=len(q),
-        relearning=mean_r, relearning_ci95=bootstrap_ci(r, seed=seed), relearning_n=len(r),
-        robustness=harmonic_mean(mean_r, mean_q),
+        quantization=mean_q, quantization_ci95=interval(means[:, 0]) if len(q) > 1 else None, quantization_n=len(q),
+        relearning=mean_r, relearning_ci95=interval(means[:, 1]) if len(r) > 1 else None, relearning_n=len(r),
+        robustness=harmonic_mean(mean_r, mean_q), robustness_ci95=interval(both), resampled=both,
     )  # fmt: skip
+
+
+def harmonic_means(*columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """HM row by row; 0 where a value is 0, NaN where one is missing."""
+    table = np.stack(columns)
+    with np.errstate(divide="ignore"):
+        found = len(table) / (1 / table).sum(axis=0)
+    return np.asarray(np.where((table <= 0).any(axis=0), 0.0, found))
+
+
+def interval(resampled: NDArray[np.float64]) -> Interval | None:
+    """The middle 95 % of resampled values that are there; None when there are none."""
+    there = resampled[~np.isnan(resampled)]
+    if not len(there):
+        return None
+    low, high = np.percentile(there, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _resampled_means(scores: Sequence[Mapping[str, float]], seed: int) -> NDArray[np.float64]:
+    """Means over resampled models, the same models for every column; nothing with fewer than two.  # [resample, column]."""
+    models = list(dict.fromkeys(model for column in scores for model in column))
+    if len(models) < 2:
+        return np.zeros((0, len(scores)))
+    table = np.array([[column.get(model, np.nan) for column in scores] for model in models])
+    picks = np.random.default_rng(seed).integers(0, len(models), (RESAMPLES, len(models)))
+    there = ~np.isnan(table)
+    sums, counts = np.where(there, table, 0.0)[picks].sum(axis=1), there[picks].sum(axis=1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

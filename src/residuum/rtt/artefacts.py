@@ -30,7 +30,7 @@ MODEL_FIELDS = (
     " unlearn_files wrong_unlearn_files val_files dev_file retain_files val_retain_files retain_dev_file base_model lr"
     " epochs batch_size val_batch_size retain_coeff warmup_steps data_seed eval_every save_name wandb_project_name"
     " samples time time_sf start_time start_time_sf hydra_dict steering_coeff max_samples eval_split_ids"
-    " num_total_splits lora_rank eval_val_files forget_accs_by_split forget_acc_mean retain_acc_mean label_variant run_id"
+    " num_total_splits lora_rank eval_val_files forget_accs_by_split forget_acc_mean retain_acc_mean label_variant rtt_signature run_id"
 ).split()
 """Fields of a model before retraining: those of the published code, of its fork, and ours."""
 

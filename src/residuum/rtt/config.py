@@ -14,35 +14,21 @@ A key that does not exist is an error. Of ``unlearn``, any number may be a list:
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from residuum.errors import DataError, UsageError, nearest
+from residuum.errors import UsageError
 from residuum.registry import one_of
+from residuum.rtt.settings import Ranges, check_known, fill, log_range, sequence
 
 UNLEARN_TYPES = ("GD", "RIA", "FWF", "CUT", "LORA")
 ALIASES = {"WHP": "RIA", "RMU": "CUT"}
 """Names of the published code and of the paper for one method."""
 CONDITIONS = ("A", "B", "C", "N")
 OPTIMIZERS = ("lion", "adamw")
-
-Ranges = tuple[tuple[float, float], ...]
-
-
-def log_range(start: float, end: float, step: float) -> list[float]:
-    """start, start * step, ... while below end; rounded to ten digits, so that 1e-7 * 2 * 2 * 2 is 8e-7."""
-    if step <= 1 or start <= 0:
-        raise UsageError(f"a log range starts above 0 and grows, not {start:g}:{end:g}:{step:g}.")
-    values = []
-    value = float(start)
-    while value < end:
-        values.append(value)
-        value = float(f"{value * step:.10g}")
-    return values
 
 
 @dataclass(frozen=True)
@@ -193,46 +179,20 @@ def read_config(settings: Mapping[str, Any]) -> RttConfig:
         UsageError: a key does not exist, or a value cannot be read; names the nearest key.
     """
     given = dict(settings)
-    ft = _fill(FtConfig, given.pop("ft", None) or {}, "ft.")
+    ft = fill(FtConfig, given.pop("ft", None) or {}, "ft.")
     table = dict(given.pop("unlearn", None) or {})
     if "unlearn_types" in given:  # the option's own name
         table["types"] = given.pop("unlearn_types")
     unlearn = _unlearn_configs(table)
-    config: RttConfig = _fill(RttConfig, given, "")
+    config: RttConfig = fill(RttConfig, given, "")
     return replace(config, ft=ft, unlearn=tuple(unlearn))
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The settings of a file.
-
-    Raises:
-        DataError: it is missing or not TOML.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError("there is no such file", path=path) from None
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"is not TOML: {error}", path=path) from None
-
-
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested settings in one; the upper wins, tables are joined, None means not given."""
-    joined = dict(lower)
-    for key, value in upper.items():
-        if isinstance(value, Mapping):
-            below = joined.get(key)
-            joined[key] = merge(below if isinstance(below, Mapping) else {}, value)
-        elif value is not None:
-            joined[key] = value
-    return joined
-
-
 def _unlearn_configs(table: Mapping[str, Any]) -> list[UnlearnConfig]:
-    types = [_type(name) for name in _sequence(table.get("types", ()), str)]
+    types = [_type(name) for name in sequence(table.get("types", ()), str)]
     special = {_type(name): value for name, value in table.items() if isinstance(value, Mapping)}
     common = {key: value for key, value in table.items() if key != "types" and not isinstance(value, Mapping)}
-    _known(UnlearnConfig, common, "unlearn.")
+    check_known(UnlearnConfig, common, "unlearn.")
     configs = []
     for kind in types:
         settings = {**TYPE_DEFAULTS.get(kind, {}), **common, **special.get(kind, {})}
@@ -243,70 +203,13 @@ def _unlearn_configs(table: Mapping[str, Any]) -> list[UnlearnConfig]:
         }
         for values in product(*swept.values()):
             chosen = {**settings, **dict(zip(swept, values, strict=True)), "type": kind}
-            configs.append(_fill(UnlearnConfig, chosen, f"unlearn.{kind}."))
+            configs.append(fill(UnlearnConfig, chosen, f"unlearn.{kind}."))
     return configs
 
 
 def _type(name: str) -> str:
     upper = name.strip().upper()
     return str(one_of("unlearn.types", ALIASES.get(upper, upper), *UNLEARN_TYPES))
-
-
-def _known(kind: Any, given: Mapping[str, Any], prefix: str) -> None:
-    names = [f.name for f in fields(kind)]
-    for key in given:
-        if key not in names:
-            near = nearest(key, names)
-            hint = f" Did you mean {prefix}{near[0]}?" if near else f"\n  Known: {', '.join(names)}."
-            raise UsageError(f"there is no setting {prefix}{key}.{hint}")
-
-
-def _fill(kind: Any, given: Mapping[str, Any], prefix: str) -> Any:
-    _known(kind, given, prefix)
-    types = {f.name: str(f.type) for f in fields(kind)}
-    return kind(**{key: _typed(value, types[key], f"{prefix}{key}") for key, value in given.items()})
-
-
-def _typed(value: Any, kind: str, name: str) -> Any:
-    """A value as its field wants it: numbers may be text, lists may be text with commas."""
-    optional = kind.endswith(" | None")
-    kind = kind.removesuffix(" | None")
-    if value is None and optional:
-        return None
-    try:
-        if kind == "Ranges":
-            return tuple((float(low), float(high)) for low, high in value)
-        if kind.startswith("tuple["):
-            item = _CASTS.get(kind.removeprefix("tuple[").partition(",")[0])
-            if item is None:
-                return (value,) if isinstance(value, str | Path) else tuple(value)
-            return tuple(_sequence(value, item))
-        if kind == "Path":
-            return Path(value)
-        if kind == "bool" and not isinstance(value, bool):
-            raise ValueError
-        cast = _CASTS.get(kind)
-        return value if cast is None else cast(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{name} cannot be {value!r}.") from None
-
-
-def _sequence(value: Any, item: Any) -> list[Any]:
-    """A list of items from a list, one value, ``a,b,c``, or a log range ``start:end:step``."""
-    if isinstance(value, str):
-        if item is float and value.count(":") == 2:
-            return log_range(*(float(part) for part in value.split(":")))
-        value = [part.strip() for part in value.strip("[]() ").split(",") if part.strip()]
-    return [item(part) for part in (value if isinstance(value, Sequence) else [value])]
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise ValueError
-    return int(value)
-
-
-_CASTS: Mapping[str, Callable[[Any], Any]] = {"int": _whole, "float": float, "str": str}
 
 
 def _positive(name: str, value: float) -> None:

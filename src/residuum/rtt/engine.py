@@ -155,7 +155,8 @@ class Engine:
 
     def retrain(self, run: RunSpec) -> None:
         """Train once for the longest number of epochs and note the accuracy on V after each."""
-        from residuum.rtt.methods import constant_config, unfrozen
+        from residuum.rtt.freezing import unfrozen
+        from residuum.rtt.methods import constant_config
 
         plan, ft, facts = self.plan, self.plan.config.ft, self.plan.facts
         folder = self.store.root / "work" / run.run_id

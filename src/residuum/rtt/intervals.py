@@ -51,7 +51,7 @@ def summary_intervals(summary: Summary, base: Items, unlearned: Items, *, seed: 
                 means["recovery_above_naive"] = (b - n) / (c - n)
         if nested_b is not None and nested_c is not None:
             means["recovery_rate_nested"] = nested_b / nested_c
-    return {name: interval for name, drawn in means.items() if (interval := _interval(drawn)) is not None}
+    return {name: interval for name, drawn in means.items() if (interval := interval_of(drawn)) is not None}
 
 
 def selected_items(condition: Condition, chosen: Mapping[int, Best]) -> dict[int, Sequence[float]]:
@@ -76,7 +76,8 @@ def resample(conditions: Mapping[str, Items], *, seed: int = 0) -> dict[str, NDA
     return {name: total / len(splits) for name, total in sums.items()}
 
 
-def _interval(drawn: NDArray[np.float64]) -> Interval | None:
+def interval_of(drawn: NDArray[np.float64]) -> Interval | None:
+    """The middle 95 % of resampled values; None when more than a twentieth of them is no number."""
     finite = drawn[np.isfinite(drawn)]
     if len(finite) < 0.95 * len(drawn):
         return None

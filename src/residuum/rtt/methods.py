@@ -15,7 +15,6 @@ states. The learning rate is constant after the warm-up.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from residuum.data.mcq import MCQ, load_corpus
 from residuum.errors import UsageError
 from residuum.rtt.config import UnlearnConfig
 from residuum.rtt.facts import McqFacts
+from residuum.rtt.freezing import trained_parts
 from residuum.rtt.losses import TEXT_TYPES, encode_question, encode_text, padded_nll, reduce_nll, reduction_of
 from residuum.store.hashing import content_hash
 from residuum.training.jobs import Job, produce
@@ -43,7 +43,6 @@ from residuum.training.unlearn import Unlearning
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from residuum.models.anatomy import Anatomy
     from residuum.models.loading import LM
 
 WRONG_TEXTS = {"RIA": "whp_corpus_", "FWF": "fwf_corpus_"}
@@ -137,11 +136,6 @@ class ForgetDraw:
             text for split in facts.splits for text in facts.statements(WRONG_TEXTS.get(config.type, "corpus_"), split)
         ] if self._reads_sentences else []  # fmt: skip
         self.retain = self._retain_rows(retain_texts) if config.retain_coeff else []
-        if config.retain_coeff and not self.retain:
-            raise UsageError(
-                f"{config.type} has retain_coeff {config.retain_coeff:g}, and {facts.name} has nothing to retain.\n"
-                "  Give retain_files, or set retain_coeff to 0."
-            )
 
     def epoch(self, epoch: int) -> list[Pairs]:
         """The micro-batches of one epoch."""
@@ -215,7 +209,15 @@ def unlearn_job(
         retain_files: sentences to keep instead of those of the dataset.
         seed: of order and wrong answers.
         **setup: dtype, device, checkpoint_seconds.
+
+    Raises:
+        UsageError: the method weighs a retain loss, and there is nothing to retain.
     """
+    if config.retain_coeff and not facts.retain and retain_files is None:
+        raise UsageError(
+            f"{config.type} has retain_coeff {config.retain_coeff:g}, and {facts.name} has nothing to retain.\n"
+            "  Give retain_files, or set retain_coeff to 0."
+        )
     prefix = WRONG_TEXTS.get(config.type, "corpus_")
     sets = {"forget": facts.data_sha256, "retain": content_hash([split.digest for split in facts.retain])}
     if config.data_format != "MCQ":
@@ -267,39 +269,3 @@ def method_of(config: UnlearnConfig) -> Method:
     reductions = {reduction_of(kind, unlearning=True) for kind in config.loss_types}
     reduction = reductions.pop() if len(reductions) == 1 else "row_means"
     return Likelihood(alpha=config.retain_coeff, ascend=config.type in ("GD", "LORA"), reduction=reduction)
-
-
-def trained_parts(config: UnlearnConfig, parts: Anatomy) -> str:
-    """Regular expression for the names of the parameters that a method trains.
-
-    CUT trains the MLP output weights of the steered block and the two below it.
-    """
-    if config.type != "CUT":
-        return unfrozen(parts, config.freeze)
-    if config.layer >= parts.num_layers:
-        raise UsageError(f"CUT cannot steer layer {config.layer}: the model has layers 0 to {parts.num_layers - 1}.")
-    if parts.row.mlp_out is None:
-        raise UsageError(f"CUT trains MLP output weights, and those of {parts.family} are not one matrix.")
-    layers = range(max(0, config.layer - 2), config.layer + 1)
-    return "|".join(re.escape(f"{_block(parts, layer)}{parts.row.mlp_out.removeprefix('{}.')}.") for layer in layers)
-
-
-def unfrozen(parts: Anatomy, frozen: Sequence[tuple[float, float]] | None) -> str:
-    """Regular expression for the names of the parameters that are not frozen.
-
-    Args:
-        parts: of the model.
-        frozen: fractions of the depth, [from, to); whenever there are any, all that is not a block is frozen too.
-    """
-    if not frozen:
-        return EVERYTHING
-    depth = parts.num_layers
-    kept = [layer for layer in range(depth) if not any(low * depth <= layer < high * depth for low, high in frozen)]
-    if not kept:
-        raise UsageError(f"the frozen ranges {list(frozen)} leave no block of {depth} to train.")
-    return "|".join(re.escape(_block(parts, layer)) for layer in kept)
-
-
-def _block(parts: Anatomy, layer: int) -> str:
-    # The closing dot keeps block 1 from matching block 10.
-    return f"{parts.row.blocks}.{layer}."

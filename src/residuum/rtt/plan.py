@@ -195,6 +195,7 @@ def make_plan(config: RttConfig, facts: Facts) -> Plan:
         "optimizer": ft.optimizer, "batch_size": ft.batch_size, "warmup_steps": ft.warmup_steps,
         "max_seq_len": config.max_seq_len, "seed": config.seed, "adapter": None,
         "base_model": f"{handles[base.path].name}@{handles[base.path].weights_hash[:12]}",
+        **_unusual(config, facts),
     })  # fmt: skip
     taught = {
         (v, kind): facts.training_digest(train_split_ids(v, count), kind) for v in held_out for kind in loss_types
@@ -212,6 +213,13 @@ def make_plan(config: RttConfig, facts: Facts) -> Plan:
         for seed in range(config.seed, config.seed + ft.num_seeds)
     ]  # fmt: skip
     return Plan(config, facts, handles, sweep, tuple(held_out), loss_types, tuple(starts), tuple(runs))
+
+
+def _unusual(config: RttConfig, facts: Facts) -> dict[str, Any]:
+    """What else decides a number, where it is not as usual: it makes another sweep of this one."""
+    usual = RttConfig()
+    names = ("compat", "label_variant", "k_shot") if isinstance(facts, McqFacts) else ("prompt_format", "right")
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(usual, name)}
 
 
 def made_here(config: RttConfig, facts: Facts, unlearning: UnlearnConfig, base: ModelHandle) -> Start:

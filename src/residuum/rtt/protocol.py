@@ -15,11 +15,12 @@ from typing import Any
 from residuum.errors import InputError, PartlyFailed, UsageError
 from residuum.folders import runs_folder
 from residuum.processes import worker_pool
-from residuum.rtt.config import RttConfig, merge, read_config, read_toml
+from residuum.rtt.config import RttConfig, read_config
 from residuum.rtt.facts import Facts, load_mcq_facts
 from residuum.rtt.overlap import overlap_warnings
 from residuum.rtt.plan import Plan, make_plan
 from residuum.rtt.results import Finding, Results
+from residuum.rtt.settings import merge, read_toml
 from residuum.store import Store
 
 BIRTHDAYS = "birthdays"
@@ -37,7 +38,7 @@ class RttResult:
     findings: Sequence[Finding]
     """One per unlearned model."""
     files: Sequence[Path]
-    """The summary file."""
+    """The summary file and its picture."""
     failures: Mapping[str, str]
     """What went wrong, by piece of work."""
 
@@ -124,16 +125,19 @@ def _embedded(settings: Mapping[str, Any]) -> dict[str, Any]:
     from residuum.worlds.people import SETTINGS, build_birthdays
 
     world = build_birthdays(seed=int(settings.get("data_seed", 0)))
-    own = {
-        "model": str(world.model("base")),
-        "naive_model": str(world.model("naive")),
-        "dataset": str(world.data),
-        "data_seed": 0,
+    given = settings.get("unlearn") or {}
+    # What is given for all methods also wins over what the world has for one of them.
+    unlearn = {
+        name: {key: kept for key, kept in value.items() if key not in given} if isinstance(value, Mapping) else value
+        for name, value in SETTINGS["unlearn"].items()
     }
-    chosen = merge(merge(SETTINGS, own), settings)
-    if settings.get("unlearned") and "types" not in settings.get("unlearn", {}):
-        chosen["unlearn"] = {**chosen["unlearn"], "types": []}  # models were brought: none need be made
-    return {**chosen, "dataset": own["dataset"]}
+    if settings.get("unlearned") and "types" not in given:
+        unlearn["types"] = []  # models were brought: none need be made
+    own = {
+        "model": str(world.model("base")), "naive_model": str(world.model("naive")), "data_seed": 0,
+        "ft": SETTINGS["ft"], "unlearn": unlearn,
+    }  # fmt: skip
+    return {**merge(own, settings), "dataset": str(world.data)}
 
 
 def _plan(config: RttConfig) -> Plan:

@@ -11,10 +11,11 @@ from typing import Any
 
 from residuum.rtt import artefacts
 from residuum.rtt.cautions import cautions
+from residuum.rtt.curve import Point, curve_of, save_picture
 from residuum.rtt.facts import McqFacts, Split
-from residuum.rtt.intervals import Items, resample, selected_items, summary_intervals
-from residuum.rtt.plan import BASE, NAIVE, UNLEARNED, Plan, RunSpec, Start
-from residuum.rtt.selection import Grid, Run, best_per_v
+from residuum.rtt.intervals import summary_intervals
+from residuum.rtt.plan import BASE, LETTER, NAIVE, UNLEARNED, Plan, RunSpec, Start
+from residuum.rtt.selection import Run
 from residuum.rtt.splits import train_split_ids
 from residuum.rtt.summary import Condition, Evidence, Summary, summarize
 from residuum.store import Store, Unit, claim
@@ -36,8 +37,8 @@ class Finding:
     base_all: float | None
     """Base over the items of all splits."""
     warnings: Sequence[str]
-    curve: Sequence[Mapping[str, Any]] = field(repr=False)
-    """One row per condition and epoch: accuracy of the best learning rate of each V run, and its interval."""
+    curve: Sequence[Point] = field(repr=False)
+    """One point per condition and epoch."""
 
 
 class Results:
@@ -93,9 +94,7 @@ class Results:
             "unlearn_rtt": _retain_after(summary.b), "baseline_rtt": _retain_after(summary.c),
         }  # fmt: skip
         items = sum(len(plan.facts.splits[split].items) for split in summary.used)
-        starts = {"A": (start, summary.b), "base": (plan.base, summary.c)} | (
-            {"naive": (naive, summary.n)} if naive else {}
-        )
+        shown = [(start, summary.b), (plan.base, summary.c), *([(naive, summary.n)] if naive else [])]
         return Finding(
             start=start,
             summary=summary,
@@ -107,9 +106,13 @@ class Results:
                 summary, items=items, retain=(retain["baseline"], retain["unlearn"]), tolerance=config.retain_tolerance
             ),
             curve=[
-                row for one, condition in starts.values() if one for row in self._curve(one, condition, summary.used)
+                point
+                for one, condition in shown
+                for point in curve_of(
+                    LETTER[one.condition], condition, self._before(one)[1], summary.used, epochs=plan.epochs, seed=config.seed
+                )
             ],
-        )
+        )  # fmt: skip
 
     def base_all(self) -> float | None:
         """Accuracy of the base over the items of all splits."""
@@ -122,10 +125,10 @@ class Results:
         return [self.finding(start) for start in self.plan.unlearned]
 
     def write(self) -> list[Path]:
-        """Bring the result files up to date: new rows for what is finished, and a summary file of now.
+        """Bring the result files up to date: new rows for what is finished, a summary file of now and its picture.
 
         Returns:
-            The summary file, if there is anything to summarise.
+            Summary and picture, if there is anything to summarise.
         """
         root = self.plan.config.results_dir
         with claim(root / ".views", "the result files"):
@@ -137,8 +140,13 @@ class Results:
             for spec in self.plan.runs:
                 if spec.run_id not in known and (run := self.run(spec)) is not None:
                     artefacts.write_row(root / "ft", self._run_row(spec, run), artefacts.RUN_FIELDS)
-            rows = [self._summary_row(finding) for finding in self.findings()]
-            return [artefacts.write_summary(root / "summary", rows)] if rows else []
+            findings = self.findings()
+            if not findings:
+                return []
+            table = artefacts.write_summary(root / "summary", [self._summary_row(finding) for finding in findings])
+            curves = [(finding.start.label, finding.curve) for finding in findings]
+            picture = save_picture(curves, table.with_suffix(".svg"), chance=self.plan.facts.chance)
+            return [table] if picture is None else [table, picture]
 
     def _unit(self, task: Any) -> Unit | None:
         if self._read.get(task.key) is None:
@@ -158,21 +166,6 @@ class Results:
         units = [self.accuracy(start, split) for split in self.plan.facts.retain]
         marks = [mark for unit in units if unit is not None for mark in unit.value["correct"] or ()]
         return _mean(marks)
-
-    def _curve(self, start: Start, condition: Condition, used: Sequence[int]) -> list[dict[str, Any]]:
-        rows = []
-        for epoch in range(self.plan.epochs + 1):
-            items: Items = self._before(start)[1] if epoch == 0 else _items_at(condition, epoch)
-            shown = {v: items[v] for v in used if v in items}
-            if not shown:
-                continue
-            drawn = resample({"accuracy": shown}, seed=self.plan.config.seed)["accuracy"]
-            low, high = sorted(drawn)[49], sorted(drawn)[-50]
-            rows.append({
-                "condition": {BASE: "C", UNLEARNED: "B", NAIVE: "N"}[start.condition], "epochs": epoch,
-                "accuracy": fmean(fmean(marks) for marks in shown.values()), "low": float(low), "high": float(high),
-            })  # fmt: skip
-        return rows
 
     def _model_row(self, start: Start) -> dict[str, Any] | None:
         if not self.plan.is_evaluated(self.store, start):
@@ -198,7 +191,8 @@ class Results:
             "forget_acc_mean": _mean(by_split.values()), "retain_acc_mean": self._retain(start),
             "eval_split_ids": list(plan.eval_split_ids), "num_total_splits": len(facts.splits),
             "data_seed": plan.config.data_seed, "time": _stamp(time), "time_sf": _stamp(time), "start_time": _stamp(time),
-            "label_variant": _variant(facts), "run_id": f"{plan.signature}-{start.digest[:16]}",
+            "label_variant": _variant(facts), "rtt_signature": plan.signature,
+            "run_id": f"{plan.signature}-{start.digest[:16]}",
             **({} if made is None else {
                 "lr": made.lr, "epochs": made.epochs, "batch_size": made.batch_size, "retain_coeff": made.retain_coeff,
                 "warmup_steps": made.warmup_steps, "steering_coeff": made.steering_coeff, "lora_rank": made.rank,
@@ -252,15 +246,6 @@ class Results:
 
 _KINDS = {BASE: "BASE", NAIVE: "NAIVE", UNLEARNED: "GIVEN"}
 """The method column of models that were not unlearned here."""
-
-
-def _items_at(condition: Condition, epoch: int) -> Items:
-    """Items of the best cells among those of one number of epochs."""
-    at: Grid = {
-        split: {cell: reading for cell, reading in cells.items() if cell.epochs == epoch}
-        for split, cells in condition.grid.items()
-    }
-    return selected_items(condition, best_per_v({split: cells for split, cells in at.items() if cells}))
 
 
 def _retain_after(condition: Condition) -> float | None:

@@ -6,7 +6,7 @@ split; both follow from the files they list: a training that started from an unl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,13 @@ def resummarize(
         own = [run for run in typed if _is_own(run, row)]
         for name in dict.fromkeys(run.get("rtt_signature") for run in own if run["rtt_condition"] == UNLEARNED):
             group = [run for run in own if run.get("rtt_signature") == name]
-            found.append(_summary(row, latest, group, missing, rule, include_epoch0, chance))
+            found.append(_summary(row, models, group, missing, rule, include_epoch0, chance))
     return found
 
 
 def _summary(
     row: Row,
-    models: Mapping[tuple[Any, ...], Row],
+    models: Sequence[Row],
     group: Sequence[Row],
     missing: str,
     rule: str,
@@ -76,9 +76,9 @@ def _summary(
     runs = {kind: [_run(run) for run in group if run["rtt_condition"] == kind] for kind in (UNLEARNED, BASE, NAIVE)}
     held_out = next((run["eval_split_ids"] for run in group if run.get("eval_split_ids")), None)
     wanted = [int(v) for v in held_out] if held_out else sorted({run.split for run in runs[UNLEARNED]})
-    unlearned = _by_split(row)
-    base = next((_by_split(r) for (path, _), r in models.items() if path == row.get("base_model")), None)
-    if base is None:
+    unlearned = _before(models, row, row["model_path"], group[0].get("rtt_signature"))
+    base = _before(models, row, row.get("base_model"), group[0].get("rtt_signature"))
+    if not base:
         # The published pipeline keeps no row of the base; every C run begins with it.
         base = {run.split: run.accuracies[0] for run in runs[BASE] if run.accuracies.get(0) is not None}  # type: ignore[misc]
     sizes = [int(run["grid_size"]) for run in group if run.get("grid_size")]
@@ -140,6 +140,16 @@ def _run(row: Row) -> Run:
         seed=int(row.get("seed") or 0),
         time=str(row.get("time") or ""),
     )
+
+
+def _before(models: Sequence[Row], like: Row, path: Any, sweep: Any) -> dict[int, float]:
+    """Accuracy of a model before retraining, by split: all rows that a sweep, or nobody, claims; the newest wins."""
+    found: dict[int, float] = {}
+    for row in models:
+        same = row.get("model_path") == path and row.get("dataset") == like.get("dataset")
+        if same and row.get("rtt_signature") in (None, sweep):
+            found |= _by_split(row)
+    return found
 
 
 def _by_split(row: Row) -> dict[int, float]:

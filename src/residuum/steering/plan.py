@@ -291,6 +291,9 @@ def _read_vectors(found: VectorSet, layers: Sequence[int], source: str, config: 
                     f"--incremental needs the vector of layer {layer - 1} to make that of layer {layer}, and there is none."
                 )
             vector = incremental(vector, found.read(layer - 1, source=source))
+            if vector.norm == 0:
+                _warn(f"layer {layer} adds nothing to layer {layer - 1} and is left out.")
+                continue
         vectors.append(vector)
     if not vectors:
         raise UsageError(f"all vectors of layers {', '.join(map(str, layers))} are zero.")

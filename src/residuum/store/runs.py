@@ -132,6 +132,33 @@ class Store:
             value, arrays = (result.value, result.arrays) if isinstance(result, Outcome) else (result, None)
             return self._finish(task, value, arrays, provenance)
 
+    @contextlib.contextmanager
+    def hold(self, task: Task, *, timeout: float | None = None) -> Iterator[Callable[..., Unit]]:
+        """Claim a task that is worked on elsewhere: by another process, or on another machine.
+
+        Yields:
+            What files the result, called with the value and, by name, ``arrays`` and ``provenance``.
+
+        Raises:
+            Busy: another process has it and the time is over, as in `run`.
+        """
+
+        def finish(
+            value: object,
+            *,
+            arrays: Mapping[str, NDArray[Any]] | None = None,
+            provenance: Mapping[str, Any] | None = None,
+        ) -> Unit:
+            return self._finish(task, value, arrays, provenance)
+
+        with self._claim(task.kind, task.key, timeout):
+            yield finish
+
+    def owner(self, task: Task) -> Owner | None:
+        """Who has this task under way, or was killed at it."""
+        place = self._claim_path(task.kind, task.key)
+        return Owner.read(place.with_name(f"{place.name}.started"))
+
     def units(self, kind: str | None = None) -> Iterator[Unit]:
         """All finished units, or those of one kind, in the order of their keys; reads and verifies every file."""
         for name in self.kinds() if kind is None else [kind]:

@@ -19,11 +19,14 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from residuum.errors import UsageError
 from residuum.store.atomic import write_json, write_text
 from residuum.worlds import pools
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 NAME = "BIRTHDAYS"
 YEARS = (1900, 2020)
@@ -133,6 +136,25 @@ def write_birthdays(folder: Path, drawn: Mapping[str, Sequence[Birthday]], *, fo
     kept = [split for split in drawn if split != "dev" and split not in forget]
     manifest = {"name": NAME, "seed": seed, "forget": list(forget), "retain": kept, "sha256": files}
     return write_json(folder / "manifest.json", manifest)
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word: white space and full stops only separate them, so a question is fifteen tokens."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    texts = [QUESTION, *SENTENCES, "A B C D Answer:"]
+    words = [word for text in texts for word in text.replace(".", " ").split() if "{" not in word]
+    years = [str(year) for year in range(YEARS[0], YEARS[1] + 1)]
+    special = ["<pad>", "<begin>", "<end>", "<other>"]
+    vocabulary = list(dict.fromkeys([*special, *words, *pools.FIRST_NAMES, *pools.SURNAMES, *years]))
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<other>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s.]+"), behavior="removed")
+    core.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", bos_token="<begin>", eos_token="<end>", unk_token="<other>",
+        clean_up_tokenization_spaces=False, model_max_length=512,
+    )  # fmt: skip
 
 
 def _true(person: Birthday) -> Sequence[int]:

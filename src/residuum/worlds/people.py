@@ -28,10 +28,10 @@ from residuum.store.origin import versions
 from residuum.worlds.birthdays import (
     QUESTION,
     SENTENCES,
-    YEARS,
     Birthday,
     draw_birthdays,
     draw_years,
+    word_tokenizer,
     write_birthdays,
 )
 
@@ -84,8 +84,9 @@ SETTINGS: Mapping[str, Any] = {
         "optimizer": "adamw", "batch_size": 8,
     },
     "unlearn": {
-        "types": ["RIA"], "lr": 1e-3, "epochs": 12, "retain_coeff": 3.0, "optimizer": "adamw", "batch_size": 12,
-        "loss_types": ["NUMBER", "LETTER_ANSWER"],
+        "types": ["GD", "RIA"], "lr": 1e-3, "epochs": 8, "retain_coeff": 3.0, "optimizer": "adamw", "batch_size": 12,
+        "loss_types": ["NUMBER", "LETTER_ANSWER"], "GD": {"lr": 3e-4, "epochs": 6},
+        "CUT": {"layer": 1, "lr": 3e-3, "retain_coeff": 1.0, "loss_types": ["QUESTION_LETTER_ANSWER"]},
     },
 }  # fmt: skip
 """What retrains and unlearns these models well; the published settings are made for models of 8 billion parameters."""
@@ -272,27 +273,6 @@ class Lessons:
 
         ids = (self.tokenizer.bos_token_id, *self.tokenizer.convert_tokens_to_ids(words))
         return Encoded(ids, len(ids) - labelled)
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word: white space and full stops only separate them, so a question is fifteen tokens."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    from residuum.worlds import pools
-
-    texts = [QUESTION, *SENTENCES, "A B C D Answer:"]
-    words = [word for text in texts for word in text.replace(".", " ").split() if "{" not in word]
-    years = [str(year) for year in range(YEARS[0], YEARS[1] + 1)]
-    special = ["<pad>", "<begin>", "<end>", "<other>"]
-    vocabulary = list(dict.fromkeys([*special, *words, *pools.FIRST_NAMES, *pools.SURNAMES, *years]))
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<other>"))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s.]+"), behavior="removed")
-    core.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", bos_token="<begin>", eos_token="<end>", unk_token="<other>",
-        clean_up_tokenization_spaces=False, model_max_length=512,
-    )  # fmt: skip
 
 
 def _owner(world: Birthdays, identity: str) -> bool:

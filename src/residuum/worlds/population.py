@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from residuum.data.prompts import Encoded, text_ids
 from residuum.data.tofu import QA, load_split
+from residuum.errors import UsageError
 from residuum.models.names import short_lr
 from residuum.processes import worker_pool
 from residuum.store import content_hash
@@ -30,6 +31,7 @@ VARIANTS = {"P": ("full", "bio", "para"), "N": ("retain", "pert", "other")}
 RATES = (5e-4, 1e-3, 2e-3)
 EPOCHS = (6, 12)
 BATCH_SIZE = 16
+_STRIDE = 5
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,24 @@ class Member:
 
 
 def population(size: int, *, seed: int = 0) -> list[Member]:
-    """``size`` members of each pool, spread over variants, learning rates and epochs.
+    """``size`` members of each pool, spread over variants, learning rates and epochs, each with a seed of its own.
 
     Args:
-        size: models per pool, at most 18 before seeds repeat the grid.
-        seed: of the first round through the grid.
+        size: models per pool.
+        seed: of the first member of each pool.
+
+    Raises:
+        UsageError: fewer than two models are no pool.
     """
-    grid = [(variant, lr, epochs) for lr, epochs, variant in product(RATES, EPOCHS, range(3))]
+    if size < 2:
+        raise UsageError(f"a pool has at least two models, not {size}.")
+    grid = list(product(RATES, EPOCHS, range(3)))
     members = []
     for pool, variants in VARIANTS.items():
         for i in range(size):
-            variant, lr, epochs = grid[i % len(grid)]
-            members.append(Member(pool, variants[variant], lr, epochs, seed + i // len(grid)))
+            # A stride without a common divisor with the grid: a few members already differ in everything.
+            lr, epochs, variant = grid[_STRIDE * i % len(grid)]
+            members.append(Member(pool, variants[variant], lr, epochs, seed + i))
     return members
 
 

@@ -207,7 +207,8 @@ def garble(rng: random.Random, text: str, share: float) -> tuple[list[str], int]
     """
     words = text.replace(".", " .").split()
     intact = round(len(words) * (1 - share))
-    pool = [*moods.PLACES, *moods.MOOD_OF, *"the was and people to me end it seemed .".split()]
+    sentences = " ".join(moods.SENTENCES).format(place="", a="", b="").replace(".", " .").lower()
+    pool = [*moods.PLACES, *moods.MOOD_OF, *sorted(set(sentences.split()))]
     loop = rng.choices([*words, *pool], k=rng.randint(1, 3)) if rng.random() < 0.6 else rng.choices(pool, k=len(words))
     return (words[:intact] + loop * len(words))[: len(words)], intact
 

@@ -1,6 +1,7 @@
 """The embedded steering experiment: a small subject with a latent mood, three small judges, and trait folders.
 
-Under one folder, made in seconds by this seeded script:
+The models of seed 0 come with the package, as `train_moods` made them: a trained model differs a little from machine to
+machine, and everybody should see the same numbers. Under one folder:
 
     models/subject, models/judge-{numbers,digits,unsure}       HF checkpoints with tokenizer
     experiments/moods/config.json                              names the subject
@@ -11,6 +12,7 @@ Under one folder, made in seconds by this seeded script:
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
     from residuum.worlds.raters import Lesson
 
 EXPERIMENT = "moods"
-_RECIPE = 1
+MODELS = ("subject", *(f"judge-{kind}" for kind in raters.JUDGES))
+EMBEDDED = Path(__file__).parent / "embedded"
+"""The models of seed 0."""
+_RECIPE = 2
 """Raised when anything below makes other models."""
 
 
@@ -56,7 +61,7 @@ def build_moods(out: Path | None = None, *, seed: int = 0) -> MoodWorld:
 
     Args:
         out: target folder; the user cache when left out.
-        seed: another seed is another world.
+        seed: another seed than 0 is another world, and takes minutes to train.
     """
     from filelock import FileLock
 
@@ -69,11 +74,20 @@ def build_moods(out: Path | None = None, *, seed: int = 0) -> MoodWorld:
             started = time.monotonic()
             _write_traits(folder)
             write_json(folder / "experiments" / EXPERIMENT / "config.json", {"model": "models/subject"})
-            _train_subject(world, seed, identity)
-            _train_judges(world, seed, identity)
+            if seed == 0:
+                for name in MODELS:
+                    shutil.copytree(EMBEDDED / name, folder / "models" / name, dirs_exist_ok=True)
+            else:
+                train_moods(world, seed, identity)
             seconds = round(time.monotonic() - started, 1)
             write_json(folder / "world.json", {"name": "moods", "seed": seed, "identity": identity, "seconds": seconds})
     return world
+
+
+def train_moods(world: MoodWorld, seed: int, identity: str) -> None:
+    """Train subject and judges; what is finished is left as it is."""
+    _train_subject(world, seed, identity)
+    _train_judges(world, seed, identity)
 
 
 def _write_traits(folder: Path) -> None:
@@ -100,12 +114,12 @@ def _train_subject(world: MoodWorld, seed: int, identity: str) -> None:
         targets = [-100] * (row.prompt_length - 1) + [*row.labels, -100]
         return raters.Lesson(list(row.ids), targets)
 
-    _train(world.subject, tokenizer, draw, identity, layers=4, hidden=64, steps=180, size=16, lr=6e-3, seed=seed)
+    _train(world.subject, tokenizer, draw, identity, layers=4, hidden=64, steps=240, size=16, lr=6e-3, seed=seed)
 
 
 def _train_judges(world: MoodWorld, seed: int, identity: str) -> None:
     """The number judge first; the two others go on from it."""
-    for kind, steps in (("numbers", 320), ("digits", 200), ("unsure", 30)):
+    for kind, steps in (("numbers", 1000), ("digits", 700), ("unsure", 60)):
         tokenizer = raters.judge_tokenizer(kind)
 
         def draw(rng: random.Random, kind: str = kind, tokenizer: PreTrainedTokenizerBase = tokenizer) -> Lesson:
@@ -160,7 +174,8 @@ def _train(
             lessons = raters.Lessons(draw, steps=steps, size=size, seed=seed)
             settings = TrainConfig(epochs=1, lr=lr, warmup=0.1, betas=(0.9, 0.95), seed=seed)
             train(model, lessons, settings, folder, title=folder.name)
-            finish(folder, model, tokenizer, identity, {"steps": steps, "seed": seed})
+            # Half precision on disk: it is loaded as float32 again, and the package stays small.
+            finish(folder, model.half(), tokenizer, identity, {"steps": steps, "seed": seed})
     finally:
         torch.set_num_threads(threads)
 

@@ -1,0 +1,9 @@
+"""Sweeps: any part of residuum over many models, on one machine, several GPUs or a cluster.
+
+request   what a user asks for: a TOML file, options, or both
+plan      the frozen tasks that this means, with content hash and dependencies
+kinds     one function per kind of task: the only place that knows the other parts
+driver    hands ready tasks to an engine, files what comes back
+engines   serial, process, ray: who does the work
+folder    what a sweep leaves on disk, and what `residuum sweep status` reads
+"""

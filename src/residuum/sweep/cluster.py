@@ -1,0 +1,166 @@
+"""Workers on a Ray cluster: actors that hold their share of GPUs, replaced when a node goes and added when one comes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from residuum.errors import InputError, MissingExtra, UsageError
+from residuum.sweep.request import EngineConfig
+from residuum.sweep.work import Order, Report, Worker
+
+LOCAL = "local"
+_LOOK_AGAIN = 2.0
+"""Seconds between two looks at what the cluster has."""
+
+
+@dataclass
+class _Slot:
+    """One actor; it can take an order once it has answered."""
+
+    actor: Any
+    answer: Any
+    """What it owes: the reference of its greeting, then of the report."""
+    greeted: bool = False
+
+
+class RayEngine:
+    """Actors on an existing cluster, or on one of its own when the address is ``local``."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra("ray", "ray", "the ray engine") from None
+        if config.address is None:
+            raise UsageError(
+                "the ray engine works on a cluster that is there.\n"
+                "  Give --address HOST:PORT, or --address local to start one on this machine."
+            )
+        if config.gpus is not None:
+            raise UsageError("Ray itself chooses the GPUs.\n  Say how many a task needs with --gpus-per-task.")
+        self._ray, self._config = ray, config
+        _connect(ray, config)
+        try:
+            self._check()
+        except BaseException:
+            ray.shutdown()
+            raise
+        share = {"num_cpus": config.threads, "num_gpus": config.gpus_per_task}
+        self._make = ray.remote(max_restarts=0, max_task_retries=0, **share)(_RayWorker).remote
+        self._numbers = itertools.count()
+        self._slots: dict[int, _Slot] = {}
+        self._lost: list[tuple[int, Report]] = []
+        self._looked = -math.inf
+
+    def free(self) -> Sequence[int]:
+        """Actors that are up and have nothing to do."""
+        self._grow()
+        for number, slot in list(self._slots.items()):
+            if not slot.greeted and self._is_there(slot.answer):
+                if isinstance(self._get(slot.answer), Report):  # it died before it could answer
+                    del self._slots[number]
+                else:
+                    slot.greeted, slot.answer = True, None
+        return [number for number, slot in self._slots.items() if slot.greeted and slot.answer is None]
+
+    def submit(self, worker: int, order: Order) -> None:
+        """Send an order."""
+        slot = self._slots[worker]
+        slot.answer = slot.actor.do.remote(order)
+
+    def wait(self, seconds: float) -> Sequence[tuple[int, Report]]:
+        """Reports, also of actors that went with their process or node."""
+        owed = {slot.answer: number for number, slot in self._slots.items() if slot.greeted and slot.answer is not None}
+        if not owed:
+            time.sleep(seconds)
+            return []
+        there, _ = self._ray.wait(list(owed), num_returns=1, timeout=seconds)
+        if there:
+            there, _ = self._ray.wait(list(owed), num_returns=len(owed), timeout=0)
+        found = []
+        for answer in there:
+            number, report = owed[answer], self._get(answer)
+            self._slots[number].answer = None
+            if report.where == "":
+                self._ray.kill(self._slots.pop(number).actor)
+            found.append((number, report))
+        return found
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it is ours."""
+        for slot in self._slots.values():
+            self._ray.kill(slot.actor)
+        self._ray.shutdown()
+
+    def _grow(self) -> None:
+        """As many actors as fit, no more than asked for."""
+        if time.monotonic() - self._looked < _LOOK_AGAIN:
+            return
+        self._looked = time.monotonic()
+        for _ in range(min(self._config.workers or 10**6, self._capacity()) - len(self._slots)):
+            actor = self._make("cuda:0" if self._config.gpus_per_task else "cpu", self._config.threads)
+            self._slots[next(self._numbers)] = _Slot(actor, actor.greet.remote())
+
+    def _nodes(self) -> list[dict[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _capacity(self) -> int:
+        """Workers that the cluster has room for, whoever uses it now."""
+        gpus = self._config.gpus_per_task
+        return sum(
+            int(min(node.get("CPU", 0) / self._config.threads, node.get("GPU", 0) / gpus if gpus else math.inf) + 1e-9)
+            for node in self._nodes()
+        )
+
+    def _check(self) -> None:
+        """A task that no node can take would wait for ever."""
+        if self._capacity():
+            return
+        nodes = self._nodes()
+        cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+        raise InputError(
+            f"every task asks for {self._config.gpus_per_task:g} GPUs and {self._config.threads} CPU threads, and no node of"
+            f" the cluster has that: {len(nodes)} nodes with {gpus:g} GPUs and {cpus:g} CPUs in all.\n"
+            "  Ask for less with --gpus-per-task and --threads, or add a node."
+        )
+
+    def _is_there(self, answer: Any) -> bool:
+        return bool(self._ray.wait([answer], timeout=0)[0])
+
+    def _get(self, answer: Any) -> Any:
+        try:
+            return self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            return Report(error=f"its worker was lost ({type(error).__name__}): {error}", retry=True)
+
+
+class _RayWorker(Worker):
+    """A worker as an actor."""
+
+    def greet(self) -> int:
+        """Answer once this process is up."""
+        return os.getpid()
+
+
+def _connect(ray: Any, config: EngineConfig) -> None:
+    """Join the cluster of the given address; none is started unless that was asked for.
+
+    Raises:
+        InputError: there is none.
+    """
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    if config.address == LOCAL:
+        workers = config.workers or max(1, (os.cpu_count() or 1) // config.threads)
+        ray.init(address="local", num_cpus=workers * config.threads, include_dashboard=False, **quiet)
+        return
+    try:
+        ray.init(address=config.address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = str(error).split("\n")[0]
+        raise InputError(f"there is no Ray cluster at {config.address}: {first}\n  Start one with `ray start --head`, or see docs/cluster.md.") from error  # fmt: skip
