@@ -20,8 +20,15 @@ from residuum.cli.app import print_table
 from residuum.metrics.evaluate import Evaluation, Evaluator, Settings
 from residuum.metrics.splits import Splits
 from residuum.patching.depth import depth_profile
+from residuum.steering.config import EvaluateConfig
+from residuum.steering.experiments import Experiment
+from residuum.steering.extract import extract
+from residuum.steering.judge.base import JudgeOptions
+from residuum.steering.probes import ProbeConfig, run_probe
+from residuum.steering.settings import Generation
 from residuum.worlds.build import World
 from residuum.worlds.knowledge import knowledge_table
+from residuum.worlds.steering import EXPERIMENT, build_moods
 from residuum.worlds.unlearned import unlearn_world, unlearned_table
 
 
@@ -58,6 +65,36 @@ def axes(evaluation: Evaluation) -> dict[str, Any]:
     return row
 
 
+def steer(out: Path) -> list[dict[str, Any]]:
+    """One steering evaluation of the embedded subject: a vector for cheerfulness, judged on questions it was not chosen on."""
+    lab, trait = build_moods(out / "moods"), "mood/cheerful"
+    extract(Experiment(lab.folder, EXPERIMENT), trait)
+    made = residuum.steer(
+        EXPERIMENT, f"{EXPERIMENT}/{trait}", root=lab.folder, runs=out / "runs", judge="hf",
+        judge_options=JudgeOptions(model=str(lab.judge())),
+        config=EvaluateConfig(holdout=0.5, generation=Generation(max_new_tokens=24)),
+    )  # fmt: skip
+    parts = {"baseline": made["baseline"], "steered": made["best"], "random vectors": made["controls"]}
+    return [
+        {"answers": name, "trait": row["trait_mean"], "coherence": row["coherence_mean"]} for name, row in parts.items()
+    ]
+
+
+def probe(world: World, models: dict[str, Path], runs: Path) -> list[dict[str, Any]]:
+    """One probe on every unlearned model: does taking out what unlearning put in bring answers back?"""
+    rows = []
+    for name, path in models.items():
+        made = run_probe(
+            "junk_ablation", full=world.model("full"), unlearned=path, retain=world.model("retain90"), data=world.data,
+            runs=runs, config=ProbeConfig(layers="50%-100%", max_new_tokens=20, controls=10),
+        )  # fmt: skip
+        known = {key: made["accuracy"][key] for key in ("unlearned", "steered", "retain_model")}
+        rows.append(
+            {"model": name, **known, "recovery": made["recovery"], "finding": made["finding"].partition(":")[0]}
+        )
+    return rows
+
+
 def main() -> None:
     """Build, unlearn, audit, and print what came out."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -82,6 +119,11 @@ def main() -> None:
         for row in depth_profile(results[0].examples)
     ]  # fmt: skip
     print_table("Where the knowledge sits (retain into full, mean loss of log-probability)", profile)
+    print_table(
+        "Does a direction bring it back? (share of the answers' own words; junk_ablation)",
+        probe(world, models, chosen.out / "runs"),
+    )
+    print_table("Does a direction control behaviour? (a toy subject and judge, scores 0 to 100)", steer(chosen.out))
     print(f"Run folders with pictures: {chosen.out / 'runs'}. It took {time.monotonic() - started:.0f} s.")
     print(f"Report: {residuum.build_report(chosen.out, out=chosen.out / 'report.html')}")
 

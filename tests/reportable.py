@@ -36,14 +36,33 @@ def identity(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def depth_result(
-    name: str, *, examples: int = 6, layers: int = 4, share: float = 0.6, seed: int = 0, text: str = "", generations: bool = True
+    name: str,
+    *,
+    examples: int = 6,
+    layers: int = 4,
+    share: float = 0.6,
+    seed: int = 0,
+    text: str = "",
+    generations: bool = True,
 ) -> UdsResult:
     """A UDS result of made-up scores: layer by layer more knowledge, of which the model lacks about ``share``."""
     config, spots, depths = UdsConfig(rules=DepthRules()), [], []
     worth_rng, own_rng = random.Random(1), random.Random(f"{name} {seed}")  # stage 1 is the same for all models
     for idx in range(examples):
-        example = Example(idx, f"Who is author {idx}? {text}", f"The author is Name {idx}.", "The author is", f"Name {idx}")
-        spots.append(Located(example, f"Question: {example.question}\nAnswer: The author is", f" Name {idx}.", f"Name {idx}", (1, 2), (3, 4), (0, 1)))
+        example = Example(
+            idx, f"Who is author {idx}? {text}", f"The author is Name {idx}.", "The author is", f"Name {idx}"
+        )
+        spots.append(
+            Located(
+                example,
+                f"Question: {example.question}\nAnswer: The author is",
+                f" Name {idx}.",
+                f"Name {idx}",
+                (1, 2),
+                (3, 4),
+                (0, 1),
+            )
+        )
         worth = [worth_rng.uniform(0, 1.5) * layer / layers for layer in range(layers)]
         lost = [value * min(max(own_rng.gauss(share, 0.25), 0.0), 1.3) for value in worth]
         depths.append(measure_depth(idx, list(range(layers)), -0.1, [-0.1 - w for w in worth], [-0.1 - v for v in lost], config.rules))  # fmt: skip
@@ -60,7 +79,9 @@ def depth_result(
 def save_depth(result: UdsResult, folder: Path) -> Path:
     """The files of `residuum.patching.output.save_run` that a report reads; without pictures, which take seconds."""
     records = [example_record(result, i) for i in range(len(result.examples))]
-    write_text(folder / "results_detailed.jsonl", "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    write_text(
+        folder / "results_detailed.jsonl", "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    )
     write_json(folder / "profile.json", depth_profile(result.examples, seed=result.config.seed))
     write_json(folder / "summary.json", summary(result))
     return folder
@@ -77,8 +98,23 @@ def put_evaluation(store: Store, name: str, values: dict[str, float | None], **a
         }
         for key, value in values.items()
     }  # fmt: skip
-    record = {"model": name, "models": models, "settings": settings, "data": data, "flags": [], "left_out": {}, "utility_parts": [], **about}
-    spec = {"version": 1, "models": {role: identity(m) for role, m in models.items()}, "settings": settings, "data": data, "metrics": list(metrics)}
+    record = {
+        "model": name,
+        "models": models,
+        "settings": settings,
+        "data": data,
+        "flags": [],
+        "left_out": {},
+        "utility_parts": [],
+        **about,
+    }
+    spec = {
+        "version": 1,
+        "models": {role: identity(m) for role, m in models.items()},
+        "settings": settings,
+        "data": data,
+        "metrics": list(metrics),
+    }
     store.put(Task("evaluation", spec), {**record, "metrics": metrics}, provenance=provenance(seed=42, data=data))
 
 
@@ -86,7 +122,15 @@ def put_attack(store: Store, name: str, attack: str, metrics: dict[str, float]) 
     """Values after an attack, or before any."""
     found = model(name)
     spec = {"version": 1, "model": identity(found), "attack": attack, "metrics": list(metrics)}
-    value = {"model": name, "source": found["source"], "weights": found["weights"], "attack": attack, "metrics": metrics, "failed": None, "diverged": False}
+    value = {
+        "model": name,
+        "source": found["source"],
+        "weights": found["weights"],
+        "attack": attack,
+        "metrics": metrics,
+        "failed": None,
+        "diverged": False,
+    }
     store.put(Task("meta_values", spec), value, provenance=provenance(seed=42))
 
 
@@ -100,7 +144,10 @@ def write_meta(root: Path, names: Sequence[str]) -> None:
     directions = {"uds": "less knowledge", "em": "more knowledge"}
 
     def values(knows: float) -> dict[str, float]:
-        return {"uds": min(max(1 - knows + rng.gauss(0, 0.05), 0.0), 1.0), "em": min(max(knows + rng.gauss(0, 0.1), 0.0), 1.0)}
+        return {
+            "uds": min(max(1 - knows + rng.gauss(0, 0.05), 0.0), 1.0),
+            "em": min(max(knows + rng.gauss(0, 0.1), 0.0), 1.0),
+        }
 
     pools = [
         {"model": f"{pool}{i}", "pool": pool, "weights": content_hash(f"{pool}{i}"), "failed": None, "metrics": values(0.8 if pool == "P" else 0.2)}
@@ -126,10 +173,18 @@ def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> 
     """Summary and run files of an RTT sweep."""
     from residuum.rtt import artefacts
 
-    best = {str(v): {"acc": 0.6 + v / 10, "epochs": 2, "lr": 1e-6, "loss_type": "QUESTION", "num_runs": 1} for v in (0, 1)}
+    best = {
+        str(v): {"acc": 0.6 + v / 10, "epochs": 2, "lr": 1e-6, "loss_type": "QUESTION", "num_runs": 1} for v in (0, 1)
+    }
     rows = []
     for name in names:
-        numbers = {"forget_acc_baseline": 0.95, "forget_acc_unlearn": 0.4, "forget_acc_unlearn_rtt": 0.65, "forget_acc_baseline_rtt": 0.9, "forget_acc_naive_rtt": 0.45}
+        numbers = {
+            "forget_acc_baseline": 0.95,
+            "forget_acc_unlearn": 0.4,
+            "forget_acc_unlearn_rtt": 0.65,
+            "forget_acc_baseline_rtt": 0.9,
+            "forget_acc_naive_rtt": 0.45,
+        }
         rows.append({
             **numbers, "dataset": "made-up", "unlearn_type": "GIVEN", "model_path": f"models/{name}", "rtt_signature": "s1", "recovery_rate": 0.65 / 0.9,
             "gap_closed": 0.5, "recovery_above_chance": 0.4 / 0.65, "recovery_above_naive": 0.2 / 0.45, "recovery_rate_nested": 0.6, "status": status,
@@ -138,7 +193,11 @@ def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> 
             "warnings": [f"only {len(best)} splits"],
         })  # fmt: skip
     artefacts.write_summary(root / "evals" / "pipeline" / "summary", rows)
-    starts = [("baseline+rtt", "models/full"), ("naive+rtt", "models/retain90"), *(("unlearn+rtt", f"models/{name}") for name in names)]
+    starts = [
+        ("baseline+rtt", "models/full"),
+        ("naive+rtt", "models/retain90"),
+        *(("unlearn+rtt", f"models/{name}") for name in names),
+    ]
     for condition, path in starts:
         for split in (0, 1):
             row = {
@@ -150,7 +209,11 @@ def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> 
 
 def put_steering(store: Store, *, text: str = "") -> None:
     """A baseline, a grid of steered runs and a random control of one trait."""
-    context = {"model": {"name": "subject", "weights": content_hash("subject")}, "questions": ["q0", "q1"], "judge": {"provider": "hf"}}
+    context = {
+        "model": {"name": "subject", "weights": content_hash("subject")},
+        "questions": ["q0", "q1"],
+        "judge": {"provider": "hf"},
+    }
     spec = {"experiment": "demo", "trait": "moods/glad", "context": context}
 
     def value(trait: float, coherence: float, what: str) -> dict[str, Any]:
@@ -159,13 +222,22 @@ def put_steering(store: Store, *, text: str = "") -> None:
             for i in range(2)
         ]  # fmt: skip
         result = {"trait_mean": trait, "coherence_mean": coherence, "n": 2, "ci95": [trait - 5, trait + 5]}
-        return {"result": result, "status": "ok", "items": items, "timestamp": "2026-01-01T00:00:00", "created": "2026-01-01T00:00:00"}
+        return {
+            "result": result,
+            "status": "ok",
+            "items": items,
+            "timestamp": "2026-01-01T00:00:00",
+            "created": "2026-01-01T00:00:00",
+        }
 
     store.put(Task("steer", {**spec, "run": None}), value(20.0, 90.0, "plain"))
     for layer in (2, 4):
         for coefficient in (5.0, 10.0):
             run = {"layers": [layer], "coefficients": [coefficient], "operator": "add", "methods": ["probe"]}
-            store.put(Task("steer", {**spec, "run": run}), value(20.0 + layer * coefficient, 90.0 - coefficient, f"steered L{layer}"))
+            store.put(
+                Task("steer", {**spec, "run": run}),
+                value(20.0 + layer * coefficient, 90.0 - coefficient, f"steered L{layer}"),
+            )
     control = {"layers": [4], "coefficients": [10.0], "operator": "add", "methods": ["random"]}
     store.put(Task("steer", {**spec, "run": control}), {**value(22.0, 80.0, "random"), "control_of": "x"})
 
@@ -194,7 +266,15 @@ def scores(uds: float, *, utility: float = 0.95, rouge: float = 0.4) -> dict[str
 def make_store(root: Path, *, text: str = "", parts: bool = True) -> Path:
     """A store with four unlearned models and retain, and, with ``parts``, something for every section."""
     store = Store(root)
-    names = [f"{method}_lr{lr}_{rest}" for method, lr, rest in zip(METHODS, ("1e5", "1e4", "2e5", "1e5"), ("b01_a5_ep5", "l2_s10_ep5", "b35_a1_d1_g0125_ep5", "a2_ep5"), strict=True)]
+    names = [
+        f"{method}_lr{lr}_{rest}"
+        for method, lr, rest in zip(
+            METHODS,
+            ("1e5", "1e4", "2e5", "1e5"),
+            ("b01_a5_ep5", "l2_s10_ep5", "b35_a1_d1_g0125_ep5", "a2_ep5"),
+            strict=True,
+        )
+    ]
     for i, name in enumerate(["retain90", *names]):
         result = depth_result(name, share=1.0 if i == 0 else 0.2 * i, text=text)
         save_depth(result, root / f"uds_{name}")

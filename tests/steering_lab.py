@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from residuum.cli.app import run
+from residuum.steering.config import EvaluateConfig
 from residuum.steering.evaluate import evaluate
 from residuum.steering.experiments import Experiment
-from residuum.steering.plan import EvaluateConfig
 from residuum.steering.settings import Generation
 
 SHORT = Generation(max_new_tokens=24)

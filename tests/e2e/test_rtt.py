@@ -87,6 +87,26 @@ def test_result_files_have_one_row_each_and_give_the_same_summary_again(done):
     assert {key: row[key] for key in plain} == plain
 
 
+def test_the_scores_behind_every_row_are_in_a_file(done):
+    place, _ = done
+    for folder, items in (("unlearning", 4), ("ft", 4)):
+        for row in read_rows(place / "evals" / folder):
+            for where in row["forget_logits_dict"].values():
+                file, _, part = where.partition("#")
+                assert np.load(place / "evals" / file)[part].shape == (items, 4)
+
+
+def test_retain_accuracy_is_that_of_the_epoch_that_won(done):
+    place, result = done
+    rows = {(r["rtt_condition"], r["rtt_eval_split_id"], r["lr"]): r for r in read_rows(place / "evals" / "ft")}
+    (finding,) = result.findings
+    won = [
+        rows["unlearn+rtt", v, best.cell.lr]["retain_accs_local"][str(best.cell.epochs)]
+        for v, best in finding.summary.b.best.items()
+    ]
+    assert finding.retain["unlearn_rtt"] == pytest.approx(np.mean(won))
+
+
 def test_the_summary_has_a_picture_with_one_panel_for_each_model(done):
     _, result = done
     table, picture = result.files
@@ -231,11 +251,47 @@ def test_questions_that_t_and_v_share_are_warned_about(small, tmp_path):
         ({"ft": {**FT, "loss_types": ["WORDS"]}}, "loss_types"),
         ({"unlearn": {}}, "no unlearned model"),
         ({"model": None}, "--model"),
+        ({"unlearn": {**UNLEARN, "types": ["CUT"]}}, "layer 7"),
+        ({"unlearn": {**UNLEARN, "freeze": [[0, 1]]}}, "no block"),
+        ({"naive_model": None, "conditions": "A,B,C,N"}, "--naive-model"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused_before_anything_is_loaded(small, more, word):
     with pytest.raises(UsageError, match=word):
         plan_rtt(**settings(small, **more))
+
+
+def test_a_warm_up_that_never_ends_is_warned_about(small, tmp_path):
+    with pytest.warns(RttWarning, match="warm-up"):
+        sweep(small, tmp_path, ft={**FT, "lrs": [1e-3], "eval_split_ids": [0]}, conditions="C", unlearn={})
+    assert plan_rtt(**settings(small, ft={**FT, "warmup_steps": 2})).cautions() == []
+
+
+def test_steps_of_a_plan_count_sentences_where_sentences_are_read(small):
+    plan = plan_rtt(**settings(small, ft={**FT, "loss_types": ["LETTER", "CORPUS"], "eval_split_ids": [0]}))
+    assert plan.steps == {(0, "LETTER"): 2, (0, "CORPUS"): 6}
+
+
+def test_controls_alone_are_reported(small, tmp_path):
+    result = sweep(small, tmp_path, conditions="C,N", unlearn={})
+    assert not result.findings
+    assert result.controls is not None
+    assert result.controls.summary.c.accuracy is not None
+    assert result.controls.summary.n.accuracy is not None
+
+
+def test_a_model_given_twice_is_one_model(small):
+    given = [str(small.model("naive"))] * 2
+    assert len(plan_rtt(**settings(small, unlearn={}, unlearned=given)).unlearned) == 1
+
+
+def test_a_look_at_the_embedded_world_does_not_build_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESIDUUM_CACHE", str(tmp_path))
+    with pytest.warns(RttWarning, match="not there yet"):
+        plan = plan_rtt(draft=True)
+    assert [start.condition for start in plan.starts] == ["baseline+rtt", *["unlearn+rtt"] * 2, "naive+rtt"]
+    assert plan.cost(Store(tmp_path / "runs"))[0]["steps_left"] > 0
+    assert not list(tmp_path.glob("worlds/*/models"))
 
 
 def test_split_ids_out_of_range_are_clipped(small):

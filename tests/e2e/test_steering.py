@@ -16,12 +16,12 @@ import torch
 from judging import serving
 from residuum.errors import DataError, HookError, ModelError, Unavailable, UsageError
 from residuum.steering.bench import Bench
+from residuum.steering.config import EvaluateConfig
 from residuum.steering.evaluate import evaluate
 from residuum.steering.experiments import Experiment
 from residuum.steering.extract import ExtractConfig, extract
 from residuum.steering.judge.base import JudgeOptions
 from residuum.steering.judge.prompts import COHERENCE
-from residuum.steering.plan import EvaluateConfig
 from residuum.steering.rebuild import rebuild
 from residuum.steering.results import Results
 from residuum.steering.search import SearchConfig
@@ -422,6 +422,10 @@ def test_from_scenarios_to_a_rebuilt_result_on_the_command_line(root, mood_world
     assert call("steer", "rebuild", "--experiment", "moods", "--trait", "mood/gloomy", "--apply", "--overwrite") == 0
     assert "came back: 8" in capsys.readouterr().out
     assert place.read_text() == live
+    assert call("steer", "report", "--experiment", "moods", "--trait", "mood/gloomy") == 0
+    page = place.with_name("report.html").read_text()
+    assert "Answers before and after" in page
+    assert "Random vectors of equal length" in page
 
 
 def test_a_replayed_evaluation_is_the_same_run(root, mood_world, capsys):
@@ -440,3 +444,45 @@ def test_warnings_of_ours_are_shown_as_sentences(root, mood_world, capsys):
         warnings.simplefilter("default")
         assert call(*words) == 0
     assert "residuum: --coefficients are ignored: adaptive search is on." in capsys.readouterr().err
+
+
+def test_python_steers_by_name_like_the_command(root, mood_world):
+    import residuum
+
+    out = residuum.steer(
+        "moods", SOURCE, root=root, judge="hf", judge_options=JudgeOptions(model=str(mood_world.judge())),
+        config=EvaluateConfig(method="mean_diff", layers="2", find_coef=False, coefficients=(1.0,), controls=0, generation=SHORT),
+    )  # fmt: skip
+    assert out["best"]["layers"] == [2]
+    assert out["runs"] == len(results_of(root)["runs"]) == 1
+
+
+def test_a_served_judge_answers_the_official_client_until_it_is_stopped(mood_world):
+    import signal
+    import subprocess
+    import sys
+
+    from openai import OpenAI
+
+    words = ["steer", "serve-judge", "--model", str(mood_world.judge()), "--port", "0"]
+    server = subprocess.Popen([sys.executable, "-m", "residuum", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        url = server.stdout.readline().split()[-1]
+        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            assert [model.id for model in client.models.list()] == ["judge-numbers"]
+            reply = client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": "Reply with exactly 57."}], max_tokens=1, logprobs=True, top_logprobs=20
+            )  # fmt: skip
+        assert len(reply.choices[0].logprobs.content[0].top_logprobs) == 20
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=20) == 130
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_a_port_that_is_taken_is_told(mood_world, capsys):
+    with serving(mood_world.judge()) as server:
+        port = server.server_address[1]
+        assert call("steer", "serve-judge", "--model", mood_world.judge(), "--port", port) == 2
+    assert "--port" in capsys.readouterr().err

@@ -99,6 +99,15 @@ def test_names_cannot_lead_out_of_their_folder(root, capsys, name, option):
     assert "no name of a" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_no_model")
+def test_an_experiment_that_names_no_model_says_how_to_name_one(root, capsys):
+    (root / "experiments/moods/config.json").unlink()
+    assert call(*BASE) == 2
+    error = capsys.readouterr().err
+    assert "--model" in error
+    assert "config.json" in error
+
+
 def spoil(root, layer, values):
     """Replace one vector, and forget its hash."""
     from safetensors.torch import save_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import time
 
@@ -77,6 +78,7 @@ def test_killed_workers_and_a_killed_driver_lose_nothing_and_repeat_nothing(seri
     for name in ended:
         log = SweepFolder(sweep.folder).log(plan.by_name[name]).read_text()
         assert log.count("--- finished") == 1, f"{name} was done twice"
+    assert any("its worker was killed by SIGKILL" in log for log in sweep.logs), "no kill hit a task"
     assert not [path for path in sweep.runs.rglob("*") if path.suffix in {".tmp", ".broken"}]
     assert {state.state for state in SweepFolder(sweep.folder).states(plan)} == {"done"}
 
@@ -99,3 +101,19 @@ def test_two_shards_share_nothing_but_the_store(serial, tiny_world, tmp_path):
     assert sweep.run("--engine", "serial") == 0  # writes the table of all
     assert sweep.table == serial[4]
     assert all(log.count("--- finished") == 1 for log in sweep.logs)
+
+
+def test_an_interrupted_sweep_ends_with_130_and_goes_on_later(serial, tiny_world, tmp_path):
+    sweep = Sweep(tiny_world, tmp_path, models=4)
+    driver = sweep.start("--engine", "process", "--workers", 2)
+    wait_for(lambda: len(finished(sweep)) >= 2, driver)
+    helpers = workers(driver)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=20) == 130
+    assert "everything finished is saved" in driver.stderr.read()
+    assert not psutil.wait_procs(helpers, timeout=5)[1]
+    assert "interrupted" not in {
+        state.state for state in SweepFolder(sweep.folder).states(SweepFolder(sweep.folder).load())
+    }
+    assert sweep.run("--engine", "serial") == 0
+    assert sweep.table == serial[4]

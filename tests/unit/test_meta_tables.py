@@ -145,6 +145,14 @@ def test_a_retain_relative_attack_is_filtered_by_its_raw_attack():
     assert found.usable["s_mia_loss"] == ["a"]
 
 
+def test_without_its_raw_attack_a_retain_relative_one_stands_alone(tmp_path):
+    file = tmp_path / "numbers.csv"
+    file.write_text("model,metric,attack,before,after\na,s_mia_loss,quantization,0.3,0.4\n")
+    found = robustness_from_values(file, Rules(thresholds={"mia_loss": 0.1}))
+    assert found.usable == {"s_mia_loss": ["a"]}
+    assert any("no values of mia_loss" in note for note in found.notes)
+
+
 def test_a_diverged_relearning_is_shown_counted_and_has_no_r():
     lost = model("d", {"em": 0.3, "uds": 0.8}, {"em": 0.3, "uds": 0.8}, None, diverged=True)
     found = verdict([*MODELS, lost])

@@ -70,6 +70,26 @@ def test_rates_may_be_a_log_range():
         ({"missing": "ignore"}, "missing"),
         ({"acc_selection_rule": "best"}, "acc_selection_rule"),
         ({"compat": "upstream"}, "compat"),
+        ({"label_variant": "spaced"}, "label_variant"),
+        ({"k_shot": -1}, "k_shot"),
+        ({"max_seq_len": 0}, "max_seq_len"),
+        ({"rows_per_author": 0}, "rows_per_author"),
+        ({"conditions": ""}, "conditions is empty"),
+        ({"devices": ""}, "devices is empty"),
+        ({"ft": 3}, "ft is a table"),
+        ({"unlearn": "GD"}, "unlearn is a table"),
+        ({"ft": {"num_splits": -1}}, "num_splits"),
+        ({"ft": {"warmup_steps": -1}}, "warmup_steps"),
+        ({"ft": {"freeze_layers": [[0.8, 0.2]]}}, "ft.freeze_layers"),
+        ({"unlearn": {"types": ["GD"], "type": "GD"}}, "Did you mean unlearn.types"),
+        ({"unlearn": {"types": ["GD"], "RIA": {"rates": 1}}}, "unlearn.RIA.rates"),
+        ({"unlearn": {"types": ["GD"], "retain_coeff": float("nan")}}, "retain_coeff"),
+        ({"unlearn": {"types": ["GD"], "retain_coeff": -1}}, "retain_coeff"),
+        ({"unlearn": {"types": ["GD"], "loss_types": ["WORDS"]}}, "unlearn.loss_types"),
+        ({"unlearn": {"types": ["GD"], "loss_types": []}}, "unlearn.loss_types"),
+        ({"unlearn": {"types": ["GD"], "lr": "1e-5:x:2"}}, "unlearn.lr"),
+        ({"unlearn": {"types": ["CUT"], "freeze": [[0, 0.5]]}}, "unlearn.freeze"),
+        ({"unlearn": {"types": ["LORA"], "freeze": [[0, 0.5]]}}, "unlearn.freeze"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, word):
@@ -77,10 +97,45 @@ def test_settings_that_make_no_sense_are_refused(settings, word):
         read_config(settings)
 
 
-def test_a_file_that_is_not_toml_is_refused(tmp_path):
-    (tmp_path / "x.toml").write_text("dataset = \n")
+@pytest.mark.parametrize("content", [b"dataset = \n", b"\xff\xfe", None])
+def test_a_file_that_is_not_toml_is_refused(tmp_path, content):
+    path = tmp_path / "x.toml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
     with pytest.raises(DataError, match=r"x\.toml"):
-        read_toml(tmp_path / "x.toml")
+        read_toml(path)
+
+
+def test_rates_of_unlearning_may_be_lists_in_text_and_log_ranges():
+    given = {"types": "GD", "lr": "1e-5:1e-3:10", "retain_coeff": "0, 1", "loss_types": "corpus"}
+    made = read_config({"unlearn": given}).unlearn
+    assert {one.lr for one in made} == {1e-5, 1e-4}
+    assert {one.retain_coeff for one in made} == {0.0, 1.0}
+    assert made[0].loss_types == ("CORPUS",)
+
+
+def test_every_key_is_an_option_of_the_command():
+    from dataclasses import fields
+
+    import typer
+
+    from residuum.cli.rtt import rtt
+    from residuum.rtt.config import FtConfig, RttConfig, UnlearnConfig
+
+    command = typer.main.get_command(rtt).commands["run"]  # type: ignore[attr-defined]
+    known = {name for parameter in command.params for name in parameter.opts}
+    keys = {f.name for f in fields(RttConfig)} - {"ft", "unlearn"}
+    keys |= {f"ft.{f.name}" for f in fields(FtConfig)}
+    keys |= {f"unlearn.{f.name}" for f in fields(UnlearnConfig) if f.name != "type"} | {"unlearn.types"}
+    assert not {f"--{key.replace('_', '-')}" for key in keys} - known
+
+
+def test_the_settings_of_a_sweep_are_told_as_json():
+    plain = read_config({"ft": {"freeze_layers": [[0, 0.5]]}, "unlearn": {"types": ["GD"]}}).plain()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["ft"]["freeze_layers"] == [[0.0, 0.5]]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +190,46 @@ def test_a_folder_without_rows_says_what_it_should_hold(tmp_path):
         resummarize(tmp_path)
 
 
+def write_rows(folder, model, run) -> None:
+    (folder / "unlearning").mkdir()
+    (folder / "ft").mkdir()
+    for part, row in (("unlearning", model), ("ft", run)):
+        with (folder / part / "1.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([list(row), list(row.values())])
+
+
+MODEL_ROW = {
+    "model_path": "u", "base_model": "b", "dataset": "D", "val_files": "['s_0', 's_1']", "forget_accs": "{'s_0': {5: 0.3}}",
+}  # fmt: skip
+RUN_ROW = {
+    "dataset": "D", "base_model": "u", "val_files": "['s_0']", "loss_type": "LETTER", "lr": "1e-6", "epochs": "1",
+    "forget_accs_local": "{0: 0.3, 1: 0.5}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "run", "word"),
+    [
+        ({"model_path": ""}, {}, "model_path"),
+        ({"forget_accs": "0.3"}, {}, "forget_accs"),
+        ({}, {"lr": "fast"}, "no number"),
+        ({}, {"lr": ""}, "lr"),
+        ({}, {"forget_accs_local": "{'last': 0.5}"}, "by epoch"),
+        ({}, {"base_model": "another"}, "no training"),
+    ],
+)
+def test_result_rows_that_cannot_be_used_are_told(tmp_path, model, run, word):
+    write_rows(tmp_path, MODEL_ROW | model, RUN_ROW | run)
+    with pytest.raises(DataError, match=word):
+        resummarize(tmp_path)
+
+
+def test_chance_is_read_from_the_rows(tmp_path):
+    write_rows(tmp_path, MODEL_ROW, RUN_ROW | {"chance": "0.125", "eval_split_ids": "0"})
+    (row,) = resummarize(tmp_path)
+    assert (row["chance"], row["eval_split_ids"], row["forget_acc_unlearn_rtt"]) == (0.125, [0], 0.5)
+
+
 def test_a_torn_file_is_named(tmp_path):
     (tmp_path / "ft").mkdir()
     with (tmp_path / "ft" / "x.csv").open("w", newline="") as file:
@@ -179,6 +274,12 @@ def test_more_shots_than_there_are_questions_are_refused(tmp_path):
     (tmp_path / "split_0.jsonl").write_text(question("A B"))
     with pytest.raises(UsageError, match="k_shot"):
         _ = load_mcq_facts(tmp_path, k_shot=1).shots
+
+
+def test_somebody_elses_manifest_is_not_ours(tmp_path):
+    (tmp_path / "split_0.jsonl").write_text(question("A B"))
+    (tmp_path / "manifest.json").write_text('{"version": 1}')
+    assert [split.name for split in load_mcq_facts(tmp_path).splits] == ["split_0"]
 
 
 def test_a_missing_folder_is_refused(tmp_path):

@@ -16,7 +16,7 @@ PACKAGES = {
     "torch": None, "transformers": None, "safetensors": None, "accelerate": None, "numpy": None, "scikit-learn": None,
     "rouge-score": None, "typer": None, "rich": None, "jinja2": None, "filelock": None,
     "datasets": "hub", "peft": "lora", "plotly": "report", "matplotlib": "report", "openai": "judge",
-    "google-genai": "judge", "bitsandbytes": "quant", "gguf": "gguf",
+    "google-genai": "judge", "bitsandbytes": "quant", "gguf": "gguf", "ray": "ray",
 }  # fmt: skip
 """Package and the extra that brings it; None is the base install."""
 

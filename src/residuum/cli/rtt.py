@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from residuum.cli import rtt_options as o
 from residuum.cli.app import app, group, print_table
 
 if TYPE_CHECKING:
@@ -25,85 +26,28 @@ Rule = Annotated[str | None, typer.Option(help="Accuracy of a run: final_epoch o
 
 @rtt.command("run")
 def run_command(
-    config: Annotated[Path | None, typer.Argument(help="TOML file with these settings; options win over it.")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="birthdays, a folder of multiple-choice or TOFU files, or tofu.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="The model that knows the facts.")] = None,
-    naive_model: Annotated[str | None, typer.Option(help="The model that never saw them, for N.")] = None,
-    unlearned: Annotated[
-        list[str] | None, typer.Option(help="A checkpoint unlearned elsewhere, as A; may be repeated.")
-    ] = None,
-    unlearn_types: Annotated[
-        str | None, typer.Option("--unlearn-types", "--unlearn.types", help="GD, RIA (WHP), FWF, CUT (RMU), LORA.")
-    ] = None,
-    unlearn_lr: Annotated[
-        str | None, typer.Option("--unlearn-lr", "--unlearn.lr", help="Learning rates of unlearning.")
-    ] = None,
-    unlearn_epochs: Annotated[
-        str | None, typer.Option("--unlearn-epochs", "--unlearn.epochs", help="Epochs of unlearning.")
-    ] = None,
-    retain_coeff: Annotated[
-        str | None, typer.Option("--retain-coeff", "--unlearn.retain-coeff", help="Weights of the retain loss.")
-    ] = None,
-    steering_coeff: Annotated[
-        str | None, typer.Option("--steering-coeff", "--unlearn.steering-coeff", help="CUT: length of the target.")
-    ] = None,
-    rank: Annotated[str | None, typer.Option("--rank", "--unlearn.rank", help="Ranks of a low-rank adapter.")] = None,
-    freeze: Annotated[
-        str | None, typer.Option("--freeze", "--unlearn.freeze", help="Frozen part of the depth: 0-0.5,0.75-1.")
-    ] = None,
-    retain_files: Annotated[
-        list[str] | None, typer.Option(help="Sentences to keep while unlearning; may be repeated.")
-    ] = None,
-    val_retain_files: Annotated[
-        list[str] | None, typer.Option(help="Questions that show whether the rest is kept; may be repeated.")
-    ] = None,
-    eval_split_ids: Annotated[
-        str | None, typer.Option("--eval-split-ids", "--ft.eval-split-ids", help="Held-out splits, such as 0,2.")
-    ] = None,
-    num_splits: Annotated[
-        int | None, typer.Option("--num-splits", "--ft.num-splits", help="Draw so many of them instead.")
-    ] = None,
-    eval_seed: Annotated[int | None, typer.Option("--eval-seed", "--ft.eval-seed", help="Seed of that draw.")] = None,
-    lrs: Annotated[
-        str | None, typer.Option("--lrs", "--ft.lrs", help="Learning rates: 1e-6,4e-6 or start:end:step.")
-    ] = None,
-    epochs_lst: Annotated[
-        str | None, typer.Option("--epochs-lst", "--ft.epochs-lst", help="Numbers of epochs; one training serves all.")
-    ] = None,
-    loss_types: Annotated[
-        str | None, typer.Option("--loss-types", "--ft.loss-types", help="What of T carries loss.")
-    ] = None,
-    ft_optimizer: Annotated[str | None, typer.Option("--optimizer", "--ft.optimizer", help="lion or adamw.")] = None,
-    ft_batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "--ft.batch-size", help="Rows per step of retraining.")
-    ] = None,
-    freeze_layers: Annotated[
-        str | None, typer.Option("--freeze-layers", "--ft.freeze-layers", help="As --freeze, for retraining.")
-    ] = None,
-    conditions: Annotated[str | None, typer.Option(help="Which of A,B,C,N.")] = None,
-    acc_selection_rule: Rule = None,
-    missing: Missing = None,
-    data_seed: Annotated[int | None, typer.Option(help="Seed of data and unlearning.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of retraining.")] = None,
-    label_variant: Annotated[str | None, typer.Option(help="Token of a letter: continuation, nospace or sum.")] = None,
-    k_shot: Annotated[int | None, typer.Option(help="Solved questions before each prompt.")] = None,
-    prompt_format: Annotated[str | None, typer.Option(help="TOFU: chat or raw.")] = None,
-    right: Annotated[str | None, typer.Option(help="TOFU: the right candidate, answer or paraphrase.")] = None,
-    compat: Annotated[
-        str | None, typer.Option(help="published: as the published code does it, errors included.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    devices: Annotated[str | None, typer.Option(help="One process each: cuda:0,cuda:1 or cpu,cpu.")] = None,
-    results_dir: Annotated[Path | None, typer.Option(help="Where the result files go; evals/pipeline.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Root of the run store; RESIDUUM_RUNS or runs/ when left out.")
-    ] = None,
+    config: o.Config = None, dataset: o.Dataset = None, model: o.Model = None, naive_model: o.NaiveModel = None,
+    unlearned: o.Unlearned = None, unlearn_types: o.UnlearnTypes = None, eval_split_ids: o.EvalSplitIds = None,
+    num_splits: o.NumSplits = None, eval_seed: o.EvalSeed = None, lrs: o.Lrs = None, epochs_lst: o.EpochsLst = None,
+    loss_types: o.LossTypes = None, conditions: o.Conditions = None, acc_selection_rule: Rule = None,
+    include_epoch0: o.IncludeEpoch0 = None, missing: Missing = None, data_seed: o.DataSeed = None, seed: o.Seed = None,
+    num_seeds: o.NumSeeds = None, optimizer: o.Optimizer = None, batch_size: o.BatchSize = None,
+    warmup_steps: o.WarmupSteps = None, freeze_layers: o.FreezeLayers = None, unlearn_lr: o.UnlearnLr = None,
+    unlearn_epochs: o.UnlearnEpochs = None, retain_coeff: o.RetainCoeff = None, steering_coeff: o.SteeringCoeff = None,
+    layer: o.Layer = None, rank: o.Rank = None, freeze: o.Freeze = None, unlearn_loss_types: o.UnlearnLossTypes = None,
+    unlearn_optimizer: o.UnlearnOptimizer = None, unlearn_batch_size: o.UnlearnBatchSize = None,
+    unlearn_warmup_steps: o.UnlearnWarmupSteps = None, forget_files: o.ForgetFiles = None,
+    retain_files: o.RetainFiles = None, val_retain_files: o.ValRetainFiles = None, label_variant: o.LabelVariant = None,
+    k_shot: o.KShot = None, max_seq_len: o.MaxSeqLen = None, split: o.Split = None,
+    num_total_splits: o.NumTotalSplits = None, rows_per_author: o.RowsPerAuthor = None,
+    prompt_format: o.PromptFormat = None, right: o.Right = None, baseline_min_forget_acc: o.BaselineMin = None,
+    retain_tolerance: o.RetainTolerance = None, compat: o.Compat = None, dtype: o.Dtype = None, attn: o.Attn = None,
+    gpu: o.Gpu = None, devices: o.Devices = None, checkpoint_seconds: o.CheckpointSeconds = None,
+    results_dir: o.ResultsDir = None, runs: o.Runs = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, and what is done.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Fail unless every summary is complete.")] = False,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Unlearn, retrain on all splits but one, ask for that one: does it come back?
 
     A: unlearned. B: unlearned, then retrained. C: the model that knows, retrained. N: a model that never knew, retrained.
@@ -117,34 +61,40 @@ def run_command(
 
     settings: dict[str, Any] = {
         "dataset": dataset, "model": model, "naive_model": naive_model, "unlearned": unlearned, "missing": missing,
-        "conditions": conditions, "acc_selection_rule": acc_selection_rule, "data_seed": data_seed, "seed": seed,
-        "label_variant": label_variant, "k_shot": k_shot, "prompt_format": prompt_format, "right": right,
-        "compat": compat, "dtype": dtype, "devices": devices, "results_dir": results_dir,
-        "retain_files": retain_files, "val_retain_files": val_retain_files,
+        "conditions": conditions, "acc_selection_rule": acc_selection_rule, "include_epoch0": include_epoch0,
+        "data_seed": data_seed, "seed": seed, "label_variant": label_variant, "k_shot": k_shot,
+        "max_seq_len": max_seq_len, "split": split, "num_total_splits": num_total_splits,
+        "rows_per_author": rows_per_author, "prompt_format": prompt_format, "right": right, "compat": compat,
+        "dtype": dtype, "attn": attn, "devices": o.parse_devices(devices, gpu), "results_dir": results_dir,
+        "forget_files": forget_files, "retain_files": retain_files, "val_retain_files": val_retain_files,
+        "baseline_min_forget_acc": baseline_min_forget_acc, "retain_tolerance": retain_tolerance,
+        "checkpoint_seconds": checkpoint_seconds,
         "ft": {
             "eval_split_ids": eval_split_ids, "num_splits": num_splits, "eval_seed": eval_seed, "lrs": lrs,
-            "epochs_lst": epochs_lst, "loss_types": loss_types, "optimizer": ft_optimizer,
-            "batch_size": ft_batch_size, "freeze_layers": parse_ranges(freeze_layers),
+            "epochs_lst": epochs_lst, "loss_types": loss_types, "optimizer": optimizer, "batch_size": batch_size,
+            "warmup_steps": warmup_steps, "freeze_layers": o.parse_ranges(freeze_layers), "num_seeds": num_seeds,
         },
         "unlearn": {
-            "types": unlearn_types, "lr": parse_list(unlearn_lr), "epochs": parse_list(unlearn_epochs),
-            "retain_coeff": parse_list(retain_coeff), "steering_coeff": parse_list(steering_coeff),
-            "rank": parse_list(rank), "freeze": parse_ranges(freeze),
+            "types": unlearn_types, "lr": unlearn_lr, "epochs": unlearn_epochs, "retain_coeff": retain_coeff,
+            "steering_coeff": steering_coeff, "layer": layer, "rank": rank, "freeze": o.parse_ranges(freeze),
+            "loss_types": unlearn_loss_types, "optimizer": unlearn_optimizer, "batch_size": unlearn_batch_size,
+            "warmup_steps": unlearn_warmup_steps,
         },
     }  # fmt: skip
-    plan = plan_rtt(config, **settings)
+    plan = plan_rtt(config, draft=dry_run, **settings)
     store = Store(runs or runs_folder())
     if dry_run:
         _print_plan(plan, store, as_json=as_json)
         return
     result = execute(plan, store)
+    findings = result.findings or [found for found in (result.controls,) if found is not None]
     if as_json:
-        typer.echo(json.dumps([_plain(finding) for finding in result.findings], indent=1))
+        typer.echo(json.dumps([_plain(finding) for finding in findings], indent=1))
     else:
         print_table(f"RTT on {plan.facts.name}, V = {list(plan.eval_split_ids)}", [
-            row for finding in result.findings for row in _rows(finding)
+            row for finding in findings for row in _rows(finding)
         ])  # fmt: skip
-        for finding in result.findings:
+        for finding in findings:
             print_table(
                 f"{finding.start.label}: accuracy on V by epochs of retraining",
                 [asdict(point) for point in finding.curve],
@@ -191,16 +141,6 @@ def summarize_command(
         raise typer.Exit(1)
 
 
-def parse_list(text: str | None) -> list[str] | None:
-    """``a,b`` as a list; every combination becomes one unlearned model."""
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def parse_ranges(text: str | None) -> list[list[str]] | None:
-    """``0-0.5,0.75-1`` as pairs."""
-    return None if text is None else [part.strip().split("-") for part in text.split(",")]
-
-
 def _print_plan(plan: Plan, store: Any, *, as_json: bool) -> None:
     rows = plan.cost(store)
     if as_json:
@@ -212,6 +152,8 @@ def _print_plan(plan: Plan, store: Any, *, as_json: bool) -> None:
         typer.echo(json.dumps({"signature": plan.signature, "cost": rows, "runs": runs}, indent=1))
         return
     print_table(f"plan {plan.signature}: V = {list(plan.eval_split_ids)}, {plan.epochs} epochs a run", rows)
+    for sentence in plan.cautions():
+        typer.echo(f"residuum: {sentence}", err=True)
 
 
 def _rows(finding: Finding) -> list[dict[str, Any]]:

@@ -175,10 +175,11 @@ def evaluate_command(
     Examples: `residuum steer evaluate --experiment gemma-2-2b-it --vector-from-trait gemma-2-2b-base/og_10/confidence`,
     `residuum steer evaluate --experiment e --vector-from-trait e/mood/cheerful --no-find-coef --layers 10,12 --coefficients 50,100`
     """
+    from residuum.steering.config import EvaluateConfig
     from residuum.steering.evaluate import evaluate
     from residuum.steering.experiments import Experiment
-    from residuum.steering.plan import EvaluateConfig, make_plan
     from residuum.steering.plan import dry_run as describe
+    from residuum.steering.plan import make_plan
     from residuum.steering.search import SearchConfig
     from residuum.steering.settings import Generation
 

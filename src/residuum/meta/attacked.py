@@ -95,7 +95,7 @@ class Attacked:
                     "R": found.relearning, "R_ci95": found.relearning_ci95, "R_n": found.relearning_n,
                     "HM": found.robustness, "HM_ci95": found.robustness_ci95, "counts": self.counts[name],
                     "usable": self.usable[name], "higher_means": self.rules.directions[name],
-                    "threshold": None if thresholds is None else thresholds.get(threshold_metric(name)),
+                    "threshold": None if thresholds is None else thresholds.get(_decides(name, self.rules)),
                 }
                 for name, found in self.metrics.items()
             },
@@ -171,7 +171,7 @@ def weigh(models: list[Model], metrics: Sequence[str], rules: Rules, settings: d
     """
     unlearned = [model for model in models if model["role"] == "unlearned"]
     retain = _retain(models)
-    notes = _notes(unlearned, rules)
+    notes = _notes(unlearned, metrics, rules)
     if "relearning" in rules.attacks and retain is None:
         raise UsageError("relearning is judged against the retain model's own shift: retain is not among the models.")
     filtered = {name: _usable(unlearned, name, rules) for name in metrics}
@@ -204,9 +204,9 @@ def weigh(models: list[Model], metrics: Sequence[str], rules: Rules, settings: d
 
 def _usable(unlearned: Sequence[Model], metric: str, rules: Rules) -> tuple[list[str], dict[str, int]]:
     """Models that the metric may be judged on; those without a value of its own count as undefined."""
-    decides = threshold_metric(metric)
+    decides = _decides(metric, rules)
     before = {
-        model["model"]: _knowledge(model["before"].get(decides), rules.directions.get(decides, "two-sided"))
+        model["model"]: _knowledge(model["before"].get(decides), rules.directions[decides])
         if model["before"].get(metric) is not None
         else None
         for model in unlearned
@@ -217,8 +217,18 @@ def _usable(unlearned: Sequence[Model], metric: str, rules: Rules) -> tuple[list
     return usable_models(before, utility, threshold, utility_floor=rules.utility_floor)
 
 
-def _notes(unlearned: Sequence[Model], rules: Rules) -> list[str]:
-    notes = []
+def _decides(metric: str, rules: Rules) -> str:
+    """The metric whose values are held against its threshold; itself where a raw attack's are not there."""
+    raw = threshold_metric(metric)
+    return raw if raw in rules.directions else metric
+
+
+def _notes(unlearned: Sequence[Model], metrics: Sequence[str], rules: Rules) -> list[str]:
+    notes = [
+        f"{name}: no values of {threshold_metric(name)}, whose threshold would decide; its own is used if there is one"
+        for name in metrics
+        if _decides(name, rules) != threshold_metric(name)
+    ]
     if rules.thresholds is None:
         notes.append(
             "no faithfulness thresholds are given: models that a metric calls unlearned are not told from others"

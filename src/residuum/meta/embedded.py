@@ -20,6 +20,8 @@ from residuum.worlds.unlearned import RELEARNING, unlearn_world
 
 SIZE = 8
 """Models per pool."""
+LENGTHS = (1, 2)
+"""Every method unlearns twice, as long as its settings say and twice as long; the published sweep has 5 and 10 epochs."""
 
 
 def find_world(given: str, *, workers: int = 2) -> World:
@@ -71,7 +73,7 @@ def world_faithfulness(world: World, bench: Bench, *, size: int = SIZE, workers:
 def world_robustness(
     world: World, bench: Bench, *, methods: Sequence[str] | None = None, workers: int = 2, **options: Any
 ) -> tuple[Attacked, Logs]:
-    """Unlearn a world with every method, unless that is done, and attack the results.
+    """Unlearn a world with every method at both `LENGTHS`, unless that is done, and attack the results.
 
     Utility goes without fluency: its classifier would be the only thing to come from the network.
 
@@ -82,8 +84,12 @@ def world_robustness(
         workers: processes of one thread each.
         options: of `run_robustness`.
     """
-    models = unlearn_world(world, methods, workers=workers)
-    return run_robustness(bench, [str(path) for path in models.values()], fluency=False, workers=workers, **options)
+    models = [
+        str(path)
+        for longer in LENGTHS
+        for path in unlearn_world(world, methods, workers=workers, longer=longer).values()
+    ]
+    return run_robustness(bench, models, fluency=False, workers=workers, **options)
 
 
 def meta_evaluate_world(
@@ -101,7 +107,7 @@ def meta_evaluate_world(
     Args:
         world: a finished world.
         size: models per pool.
-        methods: the unlearned models to attack; all eight by default.
+        methods: unlearning methods whose models are attacked; all eight by default.
         metrics: see `residuum.meta.catalogue.choose`.
         out: ``faithfulness/`` and ``meta_eval/`` with the table go below it; the run store when left out.
         runs: root of the run store; ``runs`` of the world when left out.

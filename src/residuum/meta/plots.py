@@ -20,6 +20,7 @@ KNOWS, DOES_NOT = "#D55E00", "#0072B2"
 def save_histograms(pools: Pools, folder: Path) -> list[Path]:
     """Write ``{metric}.png`` for every judged metric, in knowledge direction, with the threshold as a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -40,6 +41,7 @@ def save_histograms(pools: Pools, folder: Path) -> list[Path]:
             )
         turned = "1 - " if direction(name) == "less knowledge" else ""
         axes.set(xlabel=f"{turned}{name}", ylabel="models", title=f"{name}: AUC {found.auc:.3f}")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False, fontsize=8)
         paths.append(folder / f"{name}.png")
         figure.savefig(paths[-1], dpi=120)

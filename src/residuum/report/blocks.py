@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Number = float | None
 Spec = dict[str, Any]
 DIGITS = 3
@@ -144,10 +147,17 @@ class Prose:
     """A paragraph, or a list of some."""
 
     text: str | Sequence[str]
+    source: str | None = None
+    """The run that its numbers come from."""
+
+    @property
+    def lines(self) -> list[str]:
+        """Its paragraphs."""
+        return [self.text] if isinstance(self.text, str) else list(self.text)
 
     def plain(self) -> Spec:
         """For the script."""
-        return {"block": "text", "text": [self.text] if isinstance(self.text, str) else list(self.text)}
+        return {"block": "text", "text": self.lines, "source": self.source}
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,13 @@ def rounded(value: Number, digits: int = DIGITS) -> Number:
 def rounded_all(values: Sequence[Number], digits: int = DIGITS) -> list[Number]:
     """Numbers as the script gets them."""
     return [rounded(value, digits) for value in values]
+
+
+def rounded_rows(table: NDArray[np.float64], digits: int = DIGITS) -> list[list[Number]]:
+    """A table as the script gets it; quick, and by Python's own rounding: numpy's is off at some ties."""
+    finite = table.astype(object)
+    finite[~np.isfinite(table)] = None
+    return [[None if value is None else round(value, digits) for value in row] for row in finite.tolist()]
 
 
 def shown(value: Any, digits: int = DIGITS) -> str:

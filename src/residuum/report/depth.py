@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +22,12 @@ from residuum.report.blocks import (
     hue,
     rounded,
     rounded_all,
+    rounded_rows,
     shown,
+    with_interval,
 )
 from residuum.report.findings import Findings
 from residuum.report.runs import DepthRun
-from residuum.store.hashing import content_hash
 from residuum.uncertainty import RESAMPLES
 
 TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -59,11 +61,14 @@ def depth_runs(findings: Findings) -> dict[str, DepthRun]:
 def _blocks(run: DepthRun, shared: dict[str, Any], said: Mapping[str, str]) -> list[Any]:
     if not run.examples:
         return [Prose("The examples of this run cannot be read; its summary is in the table below.")]
-    blocks: list[Any] = [profile(run)] if run.profile else []
+    low, high = run.ci95 or (None, None)
+    counts = f"{run.summary['n_scored']} of {run.summary['total_examples']} examples"
+    blocks: list[Any] = [Prose(f"UDS {with_interval(Value(run.uds, low, high))} over {counts}", run.source)]
+    blocks += [profile(run)] if run.profile else []
     blocks += [heat(run), histogram(run)]
     if run.has_deltas:
-        blocks.append(tau_chart(run))
-        blocks.append(tau_table(run))
+        found = tau_rows(run)
+        blocks += [tau_chart(run, found), tau_table(found)]
     return [*blocks, _examples(run, shared, said)]
 
 
@@ -114,7 +119,7 @@ def heat(run: DepthRun) -> Chart:
     return Chart("depth-heat", "heat", f"{run.name}: erased share by layer and example", {
         "x": {"label": "example, the least erased first", "names": [str(run.examples[i]["idx"]) for i in order]},
         "y": {"label": "layer", "names": [str(layer) for layer in run.layers]},
-        "values": [rounded_all(row, 2) for row in cells[:, order]], "min": 0, "max": 1, "digits": 2,
+        "values": rounded_rows(cells[:, order], 2), "min": 0, "max": 1, "digits": 2,
         "scale": "erased", "legend": "erased share (1 = like retain)",
     })  # fmt: skip
 
@@ -164,18 +169,16 @@ def tau_rows(run: DepthRun) -> list[dict[str, Any]]:
     return rows
 
 
-def tau_chart(run: DepthRun) -> Chart:
+def tau_chart(run: DepthRun, found: list[dict[str, Any]]) -> Chart:
     """How UDS depends on the threshold."""
-    points = [
-        [float(r["tau"]), rounded(r["uds"].value), rounded(r["uds"].low), rounded(r["uds"].high)] for r in tau_rows(run)
-    ]
+    points = [[float(r["tau"]), rounded(r["uds"].value), rounded(r["uds"].low), rounded(r["uds"].high)] for r in found]
     return Chart("tau", "lines", f"{run.name}: UDS against the threshold", {
         "x": {"label": "threshold tau (nats)"}, "y": {"label": "UDS", "min": 0, "max": 1},
         "series": [{"name": "UDS", "colour": 1, "points": points}], "marks": [{"x": run.tau, "label": "as run"}],
     })  # fmt: skip
 
 
-def tau_table(run: DepthRun) -> Table:
+def tau_table(found: list[dict[str, Any]]) -> Table:
     """The same as numbers."""
     columns = [
         Column("tau", "tau"),
@@ -189,7 +192,7 @@ def tau_table(run: DepthRun) -> Table:
             **row,
             "interval": f"{shown(row['uds'].low)} to {shown(row['uds'].high)}" if row["uds"].low is not None else "",
         }
-        for row in tau_rows(run)
+        for row in found
     ]
     return Table("tau", columns, rows, "UDS at other thresholds, from the stored deltas")
 
@@ -209,16 +212,20 @@ def _examples(run: DepthRun, shared: dict[str, Any], said: Mapping[str, str]) ->
         ]
         for e in run.examples
     ]
-    text_key, stage_key = content_hash(texts)[:12], content_hash(first.round(3).tolist())[:12]
+    text_key, stage_key = _digest(repr(texts).encode()), _digest(first.tobytes())
     shared.setdefault(f"texts-{text_key}", texts)
-    shared.setdefault(f"stage-{stage_key}", [rounded_all(row) for row in first])
+    shared.setdefault(f"stage-{stage_key}", rounded_rows(first))
     own = [e.get("unlearn_gen") or said.get(e["question"]) for e in run.examples]
     return {
         "block": "examples", "model": run.name, "layers": run.layers, "what": "delta" if run.has_deltas else "EM",
-        "texts": f"texts-{text_key}", "first": f"stage-{stage_key}", "second": [rounded_all(row) for row in second],
+        "texts": f"texts-{text_key}", "first": f"stage-{stage_key}", "second": rounded_rows(second),
         "uds": rounded_all([e["uds"] for e in run.examples]), "held": [e["ft_layers"] for e in run.examples],
         "said": own if any(own) else None,
     }  # fmt: skip
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _said(findings: Findings) -> dict[str, dict[str, str]]:

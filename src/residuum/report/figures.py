@@ -44,18 +44,34 @@ def plot(
         UsageError: the ending of ``out`` is none of the formats.
         MissingExtra: matplotlib is not installed.
     """
-    path = Path(out)
+    check_target(Path(out), columns)
+    return draw(find_chart(make_sections(Findings(runs)), name, of), Path(out), columns=columns)
+
+
+def check_target(path: Path, columns: str) -> None:
+    """Refuse a format or width that there is not.
+
+    Raises:
+        UsageError: names those there are.
+    """
     if path.suffix.lower().removeprefix(".") not in FORMATS:
-        raise UsageError(
-            f"--out ends in {', '.join('.' + ending for ending in FORMATS)}, not in {path.suffix or 'nothing'!r}."
-        )
-    width = WIDTHS[one_of("--columns", columns, *WIDTHS)]
+        endings = ", ".join(f".{ending}" for ending in FORMATS)
+        raise UsageError(f"--out ends in {endings}, not in {path.suffix or 'nothing'!r}.")
+    one_of("--columns", columns, *WIDTHS)
+
+
+def draw(chart: Chart, path: Path, *, columns: str = "one") -> Path:
+    """Draw a chart into a file.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise MissingExtra("matplotlib", "report", "drawing for papers") from error
-    chart = find_chart(make_sections(Findings(runs)), name, of)
+    ending, width = path.suffix.lower().removeprefix("."), WIDTHS[columns]
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
         # A figure of its own, not pyplot's: no global state, no display.
         figure = Figure(figsize=(width, min(width, 4.5) * 0.72), layout="constrained")
@@ -63,7 +79,7 @@ def plot(
         path.parent.mkdir(parents=True, exist_ok=True)
         # Without dates the same data give the same file.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-        figure.savefig(path, dpi=300, metadata=dates.get(path.suffix.lower().removeprefix("."), {}))
+        figure.savefig(path, dpi=300, metadata=dates.get(ending, {}))
     return path
 
 

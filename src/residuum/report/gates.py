@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from residuum.errors import UnknownName, UsageError
-from residuum.report import rtt, steering
+from residuum.report import probes, rtt
 from residuum.report.findings import Findings
 from residuum.report.model import Model
 
@@ -75,7 +75,7 @@ def _value(name: str, findings: Findings, model: Model) -> float | None:
         own = [recovery.row.get(rest) for recovery in rtt.of_model(findings, model)]
         found = max((value for value in own if value is not None), default=None)
     elif part == "steering":
-        own = [probe["recovery"] for probe in steering.of_model(findings, model)]
+        own = [probe["recovery"] for probe in probes.of_model(findings, model)]
         found = max((value for value in own if value is not None), default=None)
     else:
         score = model.value(name)

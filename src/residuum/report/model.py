@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from residuum.errors import InputError
 from residuum.report.blocks import Value
 from residuum.report.runs import DepthRun
 
@@ -57,12 +56,9 @@ class Model:
 
 def read_name(name: str) -> tuple[str, dict[str, float]]:
     """Method and hyper-parameters of a name that follows the grammar; of a method's bare name, the method alone."""
-    from residuum.models.names import ALIASES, parse
+    from residuum.models.names import ALIASES, try_parse
 
-    try:
-        if name in ALIASES:  # somebody's own folder, not the published model behind the alias
-            return ("", {}) if name in ("full", "retain") else (name, {})
-        parsed = parse(name)
-        return parsed.method, dict(parsed.hyper)
-    except InputError:
-        return "", {}
+    if name in ALIASES:  # somebody's own folder, not the published model behind the alias
+        return ("", {}) if name in ("full", "retain") else (name, {})
+    parsed = try_parse(name)
+    return ("", {}) if parsed is None else (parsed.method, dict(parsed.hyper))

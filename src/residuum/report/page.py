@@ -69,7 +69,6 @@ def _environment() -> Environment:
         table=_table,
         packs=_packs,
         position=_position,
-        paragraphs=_paragraphs,
     )
     return environment
 
@@ -79,10 +78,6 @@ _BLOCKS = {"cards": Cards, "a_table": Table, "a_chart": Chart, "a_choice": Choic
 
 def _is(kind: type) -> Any:
     return lambda block: isinstance(block, kind)
-
-
-def _paragraphs(prose: Prose) -> list[str]:
-    return [prose.text] if isinstance(prose.text, str) else list(prose.text)
 
 
 def _chart(chart: Chart) -> Any:

@@ -29,7 +29,7 @@ CONDITIONS = {
     "base": ("base", "forget_acc_baseline"), "A": ("A: unlearned", "forget_acc_unlearn"), "B": ("B: unlearned, retrained", "forget_acc_unlearn_rtt"),
     "C": ("C: base, retrained", "forget_acc_baseline_rtt"), "N": ("N: never knew, retrained", "forget_acc_naive_rtt"),
 }  # fmt: skip
-_LETTERS = {"unlearn+rtt": ("B", 1), "baseline+rtt": ("C", 0), "naive+rtt": ("N", 6)}
+_LETTERS = {"unlearn+rtt": ("B", 1), "baseline+rtt": ("C", 0), "naive+rtt": ("N", 2)}
 FOLDERS = ("summary", "pipeline/summary", "evals/pipeline/summary", "*/evals/pipeline/summary")
 
 
@@ -134,7 +134,7 @@ def comebacks(findings: Findings, model: Model) -> list[Comeback]:
 def bars(found: list[Recovery]) -> Chart:
     """Accuracy of each condition with intervals."""
     series = []
-    for colour, (label, name) in zip((6, 4, 1, 0, 5), CONDITIONS.values(), strict=True):
+    for colour, (label, name) in zip((6, 4, 1, 0, 2), CONDITIONS.values(), strict=True):
         values = [recovery.value(name) for recovery in found]
         if any(value.value is not None for value in values):
             series.append(

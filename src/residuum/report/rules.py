@@ -59,7 +59,7 @@ def flags(findings: Findings, model: Model, comebacks: Sequence[Comeback]) -> li
             Flag(
                 "comes-back",
                 "comes back",
-                f"Knowledge returns under {_listed([c.attack for c in back])}; the lines above say how much.",
+                f"Knowledge returns under {_listed([c.attack for c in back])}; the lines below say how much.",
             )
         )
     return sorted(found, key=lambda flag: ("bad", "warn", "good").index(flag.level))

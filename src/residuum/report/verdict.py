@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from residuum.errors import InputError
-from residuum.report import attacks, rtt, steering
+from residuum.report import attacks, probes, rtt
 from residuum.report.blocks import Card, Cards, Meter, Prose, Section, shown
 from residuum.report.findings import Findings
 from residuum.report.model import Model
@@ -54,7 +54,7 @@ def verdict_of(findings: Findings, weights: str) -> dict[str, Any]:
 
 def comebacks(findings: Findings, model: Model) -> list[Comeback]:
     """What came back under each attack that was tried."""
-    return [*attacks.comebacks(findings, model), *rtt.comebacks(findings, model), *steering.comebacks(findings, model)]
+    return [*attacks.comebacks(findings, model), *rtt.comebacks(findings, model), *probes.comebacks(findings, model)]
 
 
 def _card(findings: Findings, model: Model) -> Card:

@@ -3,6 +3,7 @@
     {results_dir}/unlearning/{ts}--num{i}.csv    models before retraining: base, naive, A
     {results_dir}/ft/{ts}--num{i}.csv            trainings: B, C, N
     {results_dir}/summary/{ts}.csv               one row per unlearned model
+    {results_dir}/logits/{run_id}.npz            scores [item, choice] by split or epoch, named in forget_logits_dict
 
 The run store is the truth; these are views of it. Structured cells are JSON here and Python ``repr`` in old files: the
 reader takes both. ``ts`` is UTC.
@@ -21,8 +22,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from residuum.errors import DataError
-from residuum.store.atomic import storage_error, write_text
+from residuum.store.atomic import storage_error, write_bytes, write_text
 
 MODEL_FIELDS = (
     "model_path dataset forget_accs forget_accs_calibrated forget_logits_dict retain_accs retain_accs_calibrated"
@@ -30,7 +34,7 @@ MODEL_FIELDS = (
     " unlearn_files wrong_unlearn_files val_files dev_file retain_files val_retain_files retain_dev_file base_model lr"
     " epochs batch_size val_batch_size retain_coeff warmup_steps data_seed eval_every save_name wandb_project_name"
     " samples time time_sf start_time start_time_sf hydra_dict steering_coeff max_samples eval_split_ids"
-    " num_total_splits lora_rank eval_val_files forget_accs_by_split forget_acc_mean retain_acc_mean label_variant rtt_signature run_id"
+    " num_total_splits lora_rank eval_val_files forget_accs_by_split forget_acc_mean retain_acc_mean label_variant chance rtt_signature run_id"
 ).split()
 """Fields of a model before retraining: those of the published code, of its fork, and ours."""
 
@@ -40,7 +44,7 @@ RUN_FIELDS = (
     " batch_size val_batch_size warmup_steps data_seed eval_every save_name project_name samples time time_sf start_time"
     " start_time_sf hydra_dict max_samples rtt_start_model_path rtt_condition rtt_eval_split_id eval_split_ids"
     " num_total_splits rtt_train_split_ids rtt_signature epochs_expand epochs_lst grid_size seed train_accs_local"
-    " changed_weights diverged label_variant run_id"
+    " changed_weights diverged label_variant chance run_id"
 ).split()
 """Fields of a training: those of the published code, of its fork, and ours."""
 
@@ -88,6 +92,13 @@ def write_row(folder: Path, row: Mapping[str, Any], fields: Sequence[str]) -> Pa
             number += 1
         except OSError as error:
             raise storage_error("write", path, error) from error
+
+
+def write_logits(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write the scores behind a row, ``{name}.npz``."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
+    return write_bytes(folder / f"{name}.npz", buffer.getvalue())
 
 
 def write_summary(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -153,7 +164,10 @@ def accuracies(cell: Any) -> dict[int, float | None]:
     """``{epoch: accuracy}`` of a cell; keys may be text."""
     if not isinstance(cell, Mapping):
         return {}
-    return {int(epoch): None if value is None else float(value) for epoch, value in cell.items()}
+    try:
+        return {int(epoch): None if value is None else float(value) for epoch, value in cell.items()}
+    except (TypeError, ValueError):
+        raise DataError(f"accuracies go by epoch, such as {{1: 0.5}}, not {str(cell)[:80]}") from None
 
 
 def split_id(path: str, files: Sequence[str]) -> int | None:

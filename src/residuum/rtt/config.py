@@ -15,14 +15,14 @@ A key that does not exist is an error. Of ``unlearn``, any number may be a list:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from residuum.errors import UsageError
 from residuum.registry import one_of
-from residuum.rtt.settings import Ranges, check_known, fill, log_range, sequence
+from residuum.rtt.settings import Ranges, check_known, fill, log_range, sequence, table
 
 UNLEARN_TYPES = ("GD", "RIA", "FWF", "CUT", "LORA")
 ALIASES = {"WHP": "RIA", "RMU": "CUT"}
@@ -149,27 +149,56 @@ class RttConfig:
     attn: str | None = None
     checkpoint_seconds: float = 60.0
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON, for result rows; loaded models by their names."""
+        return {name: _plain(value) for name, value in asdict(replace(self, **self._named())).items()}
+
+    def _named(self) -> dict[str, Any]:
+        def name(model: Any) -> Any:
+            return model if model is None or isinstance(model, str | Path) else str(getattr(model, "name", model))
+
+        return {
+            "model": name(self.model), "naive_model": name(self.naive_model),
+            "unlearned": tuple(name(model) for model in self.unlearned),
+        }  # fmt: skip
+
     def __post_init__(self) -> None:
+        from residuum.rtt.accuracy import VARIANTS
         from residuum.rtt.selection import RULES
         from residuum.rtt.summary import MISSING
 
         one_of("acc_selection_rule", self.acc_selection_rule, *RULES)
         one_of("missing", self.missing, *MISSING)
+        one_of("label_variant", self.label_variant, *VARIANTS)
         for condition in self.conditions:
             one_of("conditions", condition, *CONDITIONS)
         if self.compat is not None:
             one_of("compat", self.compat, "published")
+        for name in ("conditions", "devices"):
+            if not getattr(self, name):
+                raise UsageError(f"{name} is empty: give at least one.")
         parts: list[FtConfig | UnlearnConfig] = [self.ft, *self.unlearn]
         for part in parts:
             one_of("optimizer", part.optimizer, *OPTIMIZERS)
             _positive("batch_size", part.batch_size)
+            _not_negative("warmup_steps", part.warmup_steps)
         for lr in (*self.ft.lrs, *(part.lr for part in self.unlearn)):
             _positive("a learning rate", lr)
         for epochs in (*self.ft.epochs_lst, *(part.epochs for part in self.unlearn)):
             _positive("a number of epochs", epochs)
         if not self.ft.lrs or not self.ft.epochs_lst:
             raise UsageError("the grid is empty: ft.lrs and ft.epochs_lst need at least one value each.")
+        for name in ("max_seq_len", "num_total_splits"):
+            _positive(name, getattr(self, name))
+        if self.rows_per_author is not None:
+            _positive("rows_per_author", self.rows_per_author)
+        for name in ("k_shot", "baseline_min_forget_acc", "retain_tolerance", "checkpoint_seconds"):
+            _not_negative(name, getattr(self, name))
+        _not_negative("ft.num_splits", self.ft.num_splits)
         _positive("num_seeds", self.ft.num_seeds)
+        _check_ranges("ft.freeze_layers", self.ft.freeze_layers)
+        for made in self.unlearn:
+            _check_unlearning(made)
 
 
 def read_config(settings: Mapping[str, Any]) -> RttConfig:
@@ -179,32 +208,40 @@ def read_config(settings: Mapping[str, Any]) -> RttConfig:
         UsageError: a key does not exist, or a value cannot be read; names the nearest key.
     """
     given = dict(settings)
-    ft = fill(FtConfig, given.pop("ft", None) or {}, "ft.")
-    table = dict(given.pop("unlearn", None) or {})
+    ft = fill(FtConfig, table("ft", given.pop("ft", None)), "ft.")
+    making = dict(table("unlearn", given.pop("unlearn", None)))
     if "unlearn_types" in given:  # the option's own name
-        table["types"] = given.pop("unlearn_types")
-    unlearn = _unlearn_configs(table)
+        making["types"] = given.pop("unlearn_types")
+    unlearn = _unlearn_configs(making)
     config: RttConfig = fill(RttConfig, given, "")
     return replace(config, ft=ft, unlearn=tuple(unlearn))
 
 
-def _unlearn_configs(table: Mapping[str, Any]) -> list[UnlearnConfig]:
-    types = [_type(name) for name in sequence(table.get("types", ()), str)]
-    special = {_type(name): value for name, value in table.items() if isinstance(value, Mapping)}
-    common = {key: value for key, value in table.items() if key != "types" and not isinstance(value, Mapping)}
-    check_known(UnlearnConfig, common, "unlearn.")
+def _unlearn_configs(given: Mapping[str, Any]) -> list[UnlearnConfig]:
+    types = [_type(name) for name in sequence(given.get("types", ()), str)]
+    special = {_type(name): value for name, value in given.items() if isinstance(value, Mapping)}
+    common = {key: value for key, value in given.items() if key != "types" and not isinstance(value, Mapping)}
+    for name, part in (("unlearn.", common), *((f"unlearn.{kind}.", part) for kind, part in special.items())):
+        check_known(UnlearnConfig, part, name)
+        if "type" in part:
+            raise UsageError(f"there is no setting {name}type. Did you mean unlearn.types?")
     configs = []
     for kind in types:
         settings = {**TYPE_DEFAULTS.get(kind, {}), **common, **special.get(kind, {})}
-        swept = {
-            key: value if isinstance(value, list | tuple) else [value]
-            for key, value in settings.items()
-            if key in _SWEPT
-        }
+        swept = {key: _values(f"unlearn.{key}", value) for key, value in settings.items() if key in _SWEPT}
         for values in product(*swept.values()):
             chosen = {**settings, **dict(zip(swept, values, strict=True)), "type": kind}
-            configs.append(fill(UnlearnConfig, chosen, f"unlearn.{kind}."))
+            made: UnlearnConfig = fill(UnlearnConfig, chosen, f"unlearn.{kind}.")
+            configs.append(replace(made, loss_types=tuple(part.upper() for part in made.loss_types)))
     return configs
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    """Everything that one setting is to be, from a list, one value, ``a,b`` or a log range."""
+    try:
+        return sequence(value, float if isinstance(value, str) and ":" in value else lambda part: part)
+    except ValueError:
+        raise UsageError(f"{name} cannot be {value!r}.") from None
 
 
 def _type(name: str) -> str:
@@ -212,6 +249,43 @@ def _type(name: str) -> str:
     return str(one_of("unlearn.types", ALIASES.get(upper, upper), *UNLEARN_TYPES))
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
 def _positive(name: str, value: float) -> None:
     if not 0 < value < float("inf"):
         raise UsageError(f"{name} must be a positive number, not {value}.")
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} must be a number and not negative, not {value}.")
+
+
+def _check_ranges(name: str, ranges: Ranges | None) -> None:
+    for low, high in ranges or ():
+        if not 0 <= low < high <= 1:
+            raise UsageError(f"{name} holds ranges of the depth such as 0-0.5, within 0 and 1, not {low:g}-{high:g}.")
+
+
+def _check_unlearning(made: UnlearnConfig) -> None:
+    from residuum.rtt.losses import LOSS_TYPES
+
+    if not made.loss_types:
+        raise UsageError("unlearn.loss_types is empty: give at least one.")
+    for kind in made.loss_types:
+        one_of("unlearn.loss_types", kind, *LOSS_TYPES)
+    _not_negative("retain_coeff", made.retain_coeff)
+    _not_negative("unlearn.layer", made.layer)
+    _positive("steering_coeff", made.steering_coeff)
+    _check_ranges("unlearn.freeze", made.freeze)
+    if made.rank is not None:
+        _positive("rank", made.rank)
+    if made.freeze and (made.type == "CUT" or made.rank is not None):
+        what = "CUT trains the MLP outputs of three blocks" if made.type == "CUT" else "an adapter freezes all weights"
+        raise UsageError(f"{what}: unlearn.freeze cannot be had with it.")

@@ -110,6 +110,9 @@ class Engine:
             return False
         except ResiduumError as error:
             self.failures[piece.name] = str(error)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            self._release()
+            self.failures[piece.name] = f"out of memory: {error}"
         return True
 
     def _unlearning(self, start: Start) -> Piece:
@@ -177,7 +180,8 @@ class Engine:
                 if self.store.has(task):
                     return  # a run that goes on from a checkpoint meets its last epoch again
                 scores = facts.score(lm, facts.splits[run.held_out])
-                value = {**scores.plain(), "seconds": round(time.monotonic() - began, 3)}
+                retain = self._pooled(lm, facts.retain)
+                value = {**scores.plain(), "retain_accuracy": retain, "seconds": round(time.monotonic() - began, 3)}
                 if epoch == plan.epochs:
                     value |= self._after(lm, run)
                 arrays = {"scores": scores.scores}
@@ -190,14 +194,13 @@ class Engine:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _after(self, lm: LM, run: RunSpec) -> dict[str, Any]:
-        """What is only worth measuring once: accuracy on T and on what should be kept, share of changed weights."""
+        """What is only worth measuring once: accuracy on T, share of changed weights."""
         facts = self.plan.facts
         taught = [facts.splits[i] for i in train_split_ids(run.held_out, len(facts.splits))]
         state = lm.model.state_dict()
         changed = sum(int((state[name].cpu() != start).sum()) for name, start in self._weights.items())
         return {
             "train_accuracy": self._pooled(lm, taught),
-            "retain_accuracy": self._pooled(lm, facts.retain),
             "changed_weights": changed / sum(start.numel() for start in self._weights.values()),
         }
 

@@ -94,6 +94,9 @@ class Facts(Protocol):
     ) -> list[Encoded]:
         """What retraining on these splits reads."""
 
+    def training_count(self, split_ids: Sequence[int], loss_type: str) -> int:
+        """How many rows retraining on these splits has."""
+
     def texts(self, split: Split) -> list[str]:
         """The questions, to look for overlaps between splits."""
 
@@ -179,6 +182,10 @@ class McqFacts:
             for item in self._taught(self.splits[i], loss_type)
         ]
 
+    def training_count(self, split_ids: Sequence[int], loss_type: str) -> int:
+        """Questions, or sentences for CORPUS and NUMBER."""
+        return sum(len(self._taught(self.splits[i], loss_type)) for i in split_ids)
+
     def texts(self, split: Split) -> list[str]:
         """The questions."""
         return [item.question for item in split.items]
@@ -238,8 +245,11 @@ def load_mcq_facts(
 
 def _layout(folder: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     if (folder / MANIFEST).exists():
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return manifest["name"], tuple(manifest["forget"]), tuple(manifest["retain"])
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            return str(manifest["name"]), tuple(manifest["forget"]), tuple(manifest["retain"])
+        except (ValueError, KeyError, TypeError):
+            pass  # somebody else's manifest
     name, forget, retain = PUBLISHED.get(folder.name, (folder.name, (), ()))
 
     def there(parts: Sequence[str]) -> tuple[str, ...]:

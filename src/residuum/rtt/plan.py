@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from residuum.errors import UsageError
 from residuum.models.handles import ModelHandle
 from residuum.rtt.config import RttConfig, UnlearnConfig
 from residuum.rtt.facts import Facts, McqFacts, Split
+from residuum.rtt.freezing import check_depth
 from residuum.rtt.signature import VERSION, run_id, signature
 from residuum.rtt.splits import resolve_eval_split_ids, train_split_ids
 from residuum.store.hashing import content_hash
@@ -130,14 +132,32 @@ class Plan:
         """Whether a start has been measured on all its splits."""
         return all(store.has(self.accuracy_task(start, split)) for split in self.splits_of(start))
 
+    @cached_property
+    def steps(self) -> Mapping[tuple[int, str], int]:
+        """Steps of one epoch of retraining, by held-out split and loss type."""
+        count = len(self.facts.splits)
+        return {
+            (v, kind): ceil(self.facts.training_count(train_split_ids(v, count), kind) / self.config.ft.batch_size)
+            for v in self.eval_split_ids
+            for kind in self.loss_types
+        }
+
+    def cautions(self) -> list[str]:
+        """What makes this sweep a poor one, said before anything is done."""
+        warmup, most = self.config.ft.warmup_steps, max(self.steps.values()) * self.epochs
+        if not self.runs or most > warmup:
+            return []
+        return [
+            f"retraining takes {most} steps at most and its warm-up {warmup}: no run gets beyond the warm-up, and B may be"
+            " little more than A.\n  Set ft.warmup_steps (--warmup-steps) lower, or give more epochs."
+        ]
+
     def cost(self, store: Store) -> list[dict[str, Any]]:
         """What each start costs, and how much of it is in the store: one row each."""
         rows = []
-        items = [len(split.items) for split in self.facts.splits]
         for start in self.starts:
             own = [run for run in self.runs if run.start is start]
             left = [run for run in own if not self.is_done(store, run)]
-            steps = {v: ceil((sum(items) - items[v]) / self.config.ft.batch_size) for v in self.eval_split_ids}
             rows.append({
                 "condition": LETTER[start.condition],
                 "start": start.label,
@@ -147,7 +167,7 @@ class Plan:
                 "epochs": len(own) * self.epochs,
                 "epochs_one_by_one": len(own) * sum(set(self.config.ft.epochs_lst)),
                 "epochs_left": len(left) * self.epochs,
-                "steps_left": sum(steps[run.held_out] for run in left) * self.epochs,
+                "steps_left": sum(self.steps[run.held_out, run.loss_type] for run in left) * self.epochs,
             })  # fmt: skip
         return rows
 
@@ -180,10 +200,12 @@ def make_plan(config: RttConfig, facts: Facts) -> Plan:
         return Start(condition, handle.name, path, handle.identity)
 
     base = given(config.model, BASE)
+    check_depth(config, handles[base.path].config().get_text_config().num_hidden_layers)
     starts = [base]
     if "A" in config.conditions or "B" in config.conditions:
         starts += [made_here(config, facts, unlearning, handles[base.path]) for unlearning in config.unlearn]
-        starts += [given(model, UNLEARNED) for model in config.unlearned]
+        brought = [given(model, UNLEARNED) for model in config.unlearned]
+        starts += {start.path: start for start in brought}.values()
     if "N" in config.conditions and config.naive_model is not None:
         starts.append(given(config.naive_model, NAIVE))
 

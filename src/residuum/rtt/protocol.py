@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from residuum.errors import InputError, PartlyFailed, UsageError
 from residuum.folders import runs_folder
@@ -22,6 +22,9 @@ from residuum.rtt.plan import Plan, make_plan
 from residuum.rtt.results import Finding, Results
 from residuum.rtt.settings import merge, read_toml
 from residuum.store import Store
+
+if TYPE_CHECKING:
+    from residuum.worlds.people import Birthdays
 
 BIRTHDAYS = "birthdays"
 
@@ -41,6 +44,8 @@ class RttResult:
     """The summary file and its picture."""
     failures: Mapping[str, str]
     """What went wrong, by piece of work."""
+    controls: Finding | None = None
+    """C and N alone, when there is no unlearned model."""
 
 
 def run_rtt(
@@ -60,17 +65,27 @@ def run_rtt(
     return execute(plan, Store(runs or runs_folder()))
 
 
-def plan_rtt(config: str | Path | Mapping[str, Any] | None = None, **settings: Any) -> Plan:
-    """The plan of a sweep; builds the embedded world when it is asked for, loads nothing else."""
+def plan_rtt(config: str | Path | Mapping[str, Any] | None = None, *, draft: bool = False, **settings: Any) -> Plan:
+    """The plan of a sweep; builds the embedded world when it is asked for, loads nothing else.
+
+    Args:
+        config: see `run_rtt`.
+        draft: only to be looked at: an embedded world that is not there yet is not built, and names are preliminary.
+        **settings: see `run_rtt`.
+    """
     lower = read_toml(config) if isinstance(config, str | Path) else dict(config or {})
     settings = merge(lower, settings)
     read_config(settings)  # a misspelled key shows before a world is built
-    return _plan(read_config(_embedded(settings)))
+    whole = read_config(_embedded(settings, draft=draft))
+    if settings.get("conditions") is not None and "N" in whole.conditions and whole.naive_model is None:
+        raise UsageError("N was asked for, and there is no model that never saw the facts: give --naive-model.")
+    return _plan(whole)
 
 
 def execute(plan: Plan, store: Store) -> RttResult:
     """Do what is left of a plan, with one process per device, and write the result files."""
-    for sentence in overlap_warnings({split.name: plan.facts.texts(split) for split in plan.facts.splits}):
+    overlaps = overlap_warnings({split.name: plan.facts.texts(split) for split in plan.facts.splits})
+    for sentence in (*overlaps, *plan.cautions()):
         warnings.warn(sentence, RttWarning, stacklevel=2)
     failures = _work(plan, store)
     results = Results(plan, store)
@@ -81,7 +96,7 @@ def execute(plan: Plan, store: Store) -> RttResult:
             warnings.warn(f"{finding.start.label}: {sentence}", RttWarning, stacklevel=2)
     if failures:
         _log_failures(plan.config.results_dir, failures)
-    return RttResult(plan, findings, files, failures)
+    return RttResult(plan, findings, files, failures, None if findings else results.controls())
 
 
 def check_failures(result: RttResult) -> None:
@@ -107,7 +122,11 @@ def load_facts(config: RttConfig) -> Facts:
 
     folder = Path(config.dataset)
     perturbed = [folder / name for name in ("", "data")]
-    if config.dataset == "tofu" or any((p / f"{s}.jsonl").exists() for p in perturbed for s in FORGET_SPLITS):
+    if (
+        config.dataset == "tofu"
+        or config.split is not None
+        or any((p / f"{s}.jsonl").exists() for p in perturbed for s in FORGET_SPLITS)
+    ):
         return load_qa_facts(
             config.dataset, split=config.split, num_total_splits=config.num_total_splits,
             rows_per_author=config.rows_per_author, prompt_format=config.prompt_format, right=config.right,
@@ -118,13 +137,14 @@ def load_facts(config: RttConfig) -> Facts:
     )  # fmt: skip
 
 
-def _embedded(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _embedded(settings: Mapping[str, Any], *, draft: bool) -> dict[str, Any]:
     """``birthdays`` as the folder, the models and the settings of the embedded world; what was given wins."""
     if settings.get("dataset", BIRTHDAYS) != BIRTHDAYS or Path(BIRTHDAYS).is_dir():
         return dict(settings)
-    from residuum.worlds.people import SETTINGS, build_birthdays
+    from residuum.worlds.people import SETTINGS, build_birthdays, draft_birthdays
 
-    world = build_birthdays(seed=int(settings.get("data_seed", 0)))
+    seed = int(settings.get("data_seed", 0))
+    world = draft_birthdays(seed=seed) if draft else build_birthdays(seed=seed)
     given = settings.get("unlearn") or {}
     # What is given for all methods also wins over what the world has for one of them.
     unlearn = {
@@ -134,10 +154,29 @@ def _embedded(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("unlearned") and "types" not in given:
         unlearn["types"] = []  # models were brought: none need be made
     own = {
-        "model": str(world.model("base")), "naive_model": str(world.model("naive")), "data_seed": 0,
+        **_stand_ins(world, seed), "data_seed": 0,
         "ft": SETTINGS["ft"], "unlearn": unlearn,
     }  # fmt: skip
     return {**merge(own, settings), "dataset": str(world.data)}
+
+
+def _stand_ins(world: Birthdays, seed: int) -> dict[str, Any]:
+    """The models of a world; in a draft of one, untrained ones of their size."""
+    if world.is_built:
+        return {"model": str(world.model("base")), "naive_model": str(world.model("naive"))}
+    from residuum.models.loading import LM
+    from residuum.worlds.birthdays import word_tokenizer
+    from residuum.worlds.people import RECIPES, new_model
+
+    warnings.warn(
+        "the birthdays world is not there yet; the run builds it first, in some minutes. Until then names of runs are"
+        " preliminary.", RttWarning, stacklevel=2,
+    )  # fmt: skip
+    tokenizer = word_tokenizer()
+    model = new_model(RECIPES[BIRTHDAYS], tokenizer, seed)
+    return {
+        key: LM.from_model(model, tokenizer, name=stage) for key, stage in (("model", "base"), ("naive_model", "naive"))
+    }
 
 
 def _plan(config: RttConfig) -> Plan:

@@ -98,6 +98,10 @@ class QaFacts:
         ]
         return rows if loss_type == "ANSWER" else [Encoded(row.ids, 0) for row in rows]
 
+    def training_count(self, split_ids: Sequence[int], loss_type: str) -> int:  # noqa: ARG002
+        """Questions with their answers."""
+        return sum(len(self.splits[i].items) for i in split_ids)
+
     def texts(self, split: Split) -> list[str]:
         """The questions."""
         return [item.question for item in split.items]
@@ -209,6 +213,7 @@ def _flat(authors: Sequence[Sequence[QA]]) -> list[QA]:
 
 def _rows_per_author(data: Path) -> int:
     world = data.parent / "world.json"
-    if world.exists():
+    try:
         return int(json.loads(world.read_text(encoding="utf-8"))["recipe"]["facts_per_author"])
-    return TOFU_ROWS_PER_AUTHOR
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is somebody else's
+        return TOFU_ROWS_PER_AUTHOR

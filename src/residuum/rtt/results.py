@@ -11,8 +11,9 @@ from typing import Any
 
 from residuum.rtt import artefacts
 from residuum.rtt.cautions import cautions
+from residuum.rtt.config import RttConfig, UnlearnConfig
 from residuum.rtt.curve import Point, curve_of, save_picture
-from residuum.rtt.facts import McqFacts, Split
+from residuum.rtt.facts import Facts, McqFacts, Split
 from residuum.rtt.intervals import summary_intervals
 from residuum.rtt.plan import BASE, LETTER, NAIVE, UNLEARNED, Plan, RunSpec, Start
 from residuum.rtt.selection import Run
@@ -31,7 +32,7 @@ class Finding:
     intervals: Mapping[str, Interval]
     """95 % intervals by column name."""
     retain: Mapping[str, float | None]
-    """Retain accuracy of base, A, and after retraining B and C (mean over V runs, last epoch of the winner)."""
+    """Retain accuracy of base, A, and after retraining B and C (mean over V runs, at the epoch that won)."""
     naive: float | None
     """N before retraining."""
     base_all: float | None
@@ -72,31 +73,32 @@ class Results:
             accuracies={epoch: unit.value["accuracy"] for epoch, unit in sorted(known.items())},
             seed=spec.seed, time=last.created,
             correct={epoch: unit.value["correct"] for epoch, unit in known.items() if unit.value["correct"]},
-            retain=last.value.get("retain_accuracy"),
+            retain={epoch: unit.value.get("retain_accuracy") for epoch, unit in known.items() if epoch},
         )  # fmt: skip
 
-    def finding(self, start: Start, *, missing: str | None = None) -> Finding:
-        """Everything about one unlearned model."""
+    def finding(self, start: Start | None, *, missing: str | None = None) -> Finding:
+        """Everything about one unlearned model; None: what is known without one, base, C and N."""
         plan, config = self.plan, self.plan.config
         naive = next((other for other in plan.starts if other.condition == NAIVE), None)
         base_accuracy, base_items = self._before(plan.base)
-        own_accuracy, own_items = self._before(start)
+        own_accuracy, own_items = self._before(start) if start else ({}, {})
         evidence = Evidence(
             eval_split_ids=plan.eval_split_ids, base=base_accuracy, unlearned=own_accuracy,
-            unlearned_runs=self._runs(start), base_runs=self._runs(plan.base),
+            unlearned_runs=self._runs(start) if start else (), base_runs=self._runs(plan.base),
             naive_runs=self._runs(naive) if naive else (), grid_size=plan.grid_size,
             epochs_lst=config.ft.epochs_lst, chance=plan.facts.chance,
         )  # fmt: skip
         rules = {"rule": config.acc_selection_rule, "include_epoch0": config.include_epoch0}
         summary = summarize(evidence, missing=missing or config.missing, **rules)  # type: ignore[arg-type]
         retain = {
-            "baseline": self._retain(plan.base), "unlearn": self._retain(start),
+            "baseline": self._retain(plan.base), "unlearn": self._retain(start) if start else None,
             "unlearn_rtt": _retain_after(summary.b), "baseline_rtt": _retain_after(summary.c),
         }  # fmt: skip
         items = sum(len(plan.facts.splits[split].items) for split in summary.used)
-        shown = [(start, summary.b), (plan.base, summary.c), *([(naive, summary.n)] if naive else [])]
+        pairs = [(start, summary.b), (plan.base, summary.c), (naive, summary.n)]
+        shown = [(one, condition) for one, condition in pairs if one is not None]
         return Finding(
-            start=start,
+            start=start or plan.base,
             summary=summary,
             intervals=summary_intervals(summary, base_items, own_items, seed=config.seed),
             retain=retain,
@@ -120,6 +122,10 @@ class Results:
         right = [mark for unit in units if unit is not None for mark in unit.value["correct"] or ()]
         return _mean(right)
 
+    def controls(self) -> Finding:
+        """Base, C and N alone."""
+        return self.finding(None)
+
     def findings(self) -> list[Finding]:
         """One finding per unlearned model."""
         return [self.finding(start) for start in self.plan.unlearned]
@@ -136,9 +142,11 @@ class Results:
             for start in self.plan.starts:
                 row = self._model_row(start)
                 if row is not None and row["run_id"] not in known:
+                    self._write_logits(row["run_id"], self._measured(start))
                     artefacts.write_row(root / "unlearning", row, artefacts.MODEL_FIELDS)
             for spec in self.plan.runs:
                 if spec.run_id not in known and (run := self.run(spec)) is not None:
+                    self._write_logits(spec.run_id, self._epochs(spec))
                     artefacts.write_row(root / "ft", self._run_row(spec, run), artefacts.RUN_FIELDS)
             findings = self.findings()
             if not findings:
@@ -147,6 +155,21 @@ class Results:
             curves = [(finding.start.label, finding.curve) for finding in findings]
             picture = save_picture(curves, table.with_suffix(".svg"), chance=self.plan.facts.chance)
             return [table] if picture is None else [table, picture]
+
+    def _measured(self, start: Start) -> dict[str, Unit]:
+        """The units of a start by the name of the split."""
+        units = {split.name: self.accuracy(start, split) for split in self.plan.splits_of(start)}
+        return {name: unit for name, unit in units.items() if unit is not None}
+
+    def _epochs(self, spec: RunSpec) -> dict[str, Unit]:
+        """The units of a training by epoch."""
+        units = {str(e): self._unit(self.plan.epoch_task(spec, e)) for e in range(1, self.plan.epochs + 1)}
+        return {epoch: unit for epoch, unit in units.items() if unit is not None}
+
+    def _write_logits(self, run_id: str, units: Mapping[str, Unit]) -> None:
+        arrays = {name: unit.arrays().get("scores") for name, unit in units.items()}
+        known = {name: array for name, array in arrays.items() if array is not None}
+        artefacts.write_logits(self.plan.config.results_dir / "logits", run_id, known)
 
     def _unit(self, task: Any) -> Unit | None:
         if self._read.get(task.key) is None:
@@ -178,11 +201,14 @@ class Results:
         last = str(made.epochs if made else 0)
         by_split = self._before(start)[0]
         time = max(unit.created for unit in of_splits.values())
+        run_id = f"{plan.signature}-{start.digest[:16]}"
+        names = {split.path: split.name for split in (*facts.splits, *facts.retain)}
         return {
             "model_path": start.path, "dataset": facts.name, "unlearn_type": made.type if made else _KINDS[start.condition],
             "forget_accs": {path: {last: unit.value["accuracy"]} for path, unit in of_splits.items()},
             "forget_accs_calibrated": {path: {last: unit.value["calibrated"]} for path, unit in of_splits.items()},
-            "forget_logits_dict": {path: unit.task.key for path, unit in of_splits.items()},
+            "forget_logits_dict": {path: _logits(run_id, names[path]) for path in of_splits},
+            "retain_logits_dict": {path: _logits(run_id, names[path]) for path in of_retain},
             "retain_accs": {path: {last: unit.value["accuracy"]} for path, unit in of_retain.items()},
             "retain_accs_calibrated": {path: {last: unit.value["calibrated"]} for path, unit in of_retain.items()},
             "val_files": [split.path for split in facts.splits], "val_retain_files": [split.path for split in facts.retain],
@@ -192,7 +218,7 @@ class Results:
             "eval_split_ids": list(plan.eval_split_ids), "num_total_splits": len(facts.splits),
             "data_seed": plan.config.data_seed, "time": _stamp(time), "time_sf": _stamp(time), "start_time": _stamp(time),
             "label_variant": _variant(facts), "rtt_signature": plan.signature,
-            "run_id": f"{plan.signature}-{start.digest[:16]}",
+            "run_id": run_id, "chance": facts.chance, "hydra_dict": plan.config.plain(), **_files(facts, plan.config, made),
             **({} if made is None else {
                 "lr": made.lr, "epochs": made.epochs, "batch_size": made.batch_size, "retain_coeff": made.retain_coeff,
                 "warmup_steps": made.warmup_steps, "steering_coeff": made.steering_coeff, "lora_rank": made.rank,
@@ -210,8 +236,8 @@ class Results:
             "dataset": facts.name, "loss_type": spec.loss_type, "lr": spec.lr, "epochs": run.epochs, "seed": spec.seed,
             "forget_accs_local": {str(epoch): accuracy for epoch, accuracy in run.accuracies.items()},
             "forget_accs_calibrated_local": {str(epoch): unit.value["calibrated"] for epoch, unit in known.items()},
-            "forget_logits_dict": {str(epoch): unit.task.key for epoch, unit in known.items()},
-            "retain_accs_local": {str(plan.epochs): last.value.get("retain_accuracy")},
+            "forget_logits_dict": {str(epoch): _logits(spec.run_id, str(epoch)) for epoch in known},
+            "retain_accs_local": {str(epoch): accuracy for epoch, accuracy in run.retain.items()},
             "train_accs_local": {str(plan.epochs): last.value.get("train_accuracy")},
             "train_files": [facts.splits[i].path for i in train], "val_files": [facts.splits[spec.held_out].path],
             "base_model": plan.base.path, "batch_size": ft.batch_size, "warmup_steps": ft.warmup_steps,
@@ -221,7 +247,8 @@ class Results:
             "num_total_splits": len(facts.splits), "rtt_train_split_ids": train, "rtt_signature": plan.signature,
             "epochs_expand": True, "epochs_lst": sorted(set(ft.epochs_lst)), "grid_size": plan.grid_size,
             "changed_weights": last.value.get("changed_weights"), "diverged": last.value.get("diverged"),
-            "label_variant": _variant(facts), "run_id": spec.run_id,
+            "label_variant": _variant(facts), "run_id": spec.run_id, "chance": facts.chance,
+            "hydra_dict": plan.config.plain(),
         }  # fmt: skip
 
     def _summary_row(self, finding: Finding) -> dict[str, Any]:
@@ -248,14 +275,37 @@ _KINDS = {BASE: "BASE", NAIVE: "NAIVE", UNLEARNED: "GIVEN"}
 """The method column of models that were not unlearned here."""
 
 
+def _logits(run_id: str, part: str) -> str:
+    """Where the scores behind a cell are: file, then the array in it."""
+    return f"logits/{run_id}.npz#{part}"
+
+
+def _files(facts: Facts, config: RttConfig, made: UnlearnConfig | None) -> dict[str, Any]:
+    """What a method read, under the published names."""
+    if made is None or not isinstance(facts, McqFacts):
+        return {}
+    from residuum.rtt.methods import WRONG_TEXTS
+
+    def named(prefix: str, splits: Sequence[Split]) -> list[str]:
+        return [str(Path(split.path).with_name(f"{prefix}{split.name}.jsonl")) for split in splits]
+
+    prefix = "" if made.data_format == "MCQ" else "corpus_"
+    wrong = WRONG_TEXTS.get(made.type)
+    return {
+        "unlearn_files": named(prefix, facts.splits),
+        "wrong_unlearn_files": named(wrong, facts.splits) if wrong and prefix else None,
+        "retain_files": list(config.retain_files) if config.retain_files is not None else named(prefix, facts.retain),
+        "dev_file": str(facts.folder / "dev.jsonl") if facts.dev else None,
+    }
+
+
 def _retain_after(condition: Condition) -> float | None:
     kept = [
-        run.retain
+        run.retain.get(epoch)
         for split in condition.used
-        for run, _ in condition.grid[split][condition.best[split].cell].sources
-        if run.retain is not None
+        for run, epoch in condition.grid[split][condition.best[split].cell].sources
     ]
-    return _mean(kept)
+    return _mean(accuracy for accuracy in kept if accuracy is not None)
 
 
 def _variant(facts: Any) -> str:

@@ -54,8 +54,8 @@ class Run:
     """When it was finished; of two runs of one cell the later counts."""
     correct: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """By epoch, which items of the split were right; empty when nobody noted it."""
-    retain: float | None = None
-    """Accuracy on the retain set after the last epoch."""
+    retain: Mapping[int, float | None] = field(default_factory=dict)
+    """By epoch, accuracy on the retain set; empty when nobody noted it."""
 
 
 @dataclass(frozen=True)

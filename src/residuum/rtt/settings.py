@@ -35,7 +35,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("there is no such file", path=path) from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path=path) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is not TOML: {error}", path=path) from None
 
 
@@ -44,11 +46,23 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     joined = dict(lower)
     for key, value in upper.items():
         if isinstance(value, Mapping):
-            below = joined.get(key)
-            joined[key] = merge(below if isinstance(below, Mapping) else {}, value)
+            joined[key] = merge(table(key, joined.get(key)), value)
         elif value is not None:
             joined[key] = value
     return joined
+
+
+def table(name: str, value: Any) -> Mapping[str, Any]:
+    """A table of settings; None is an empty one.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is a table of settings, not {value!r}.")
+    return value
 
 
 def check_known(kind: Any, given: Mapping[str, Any], prefix: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from residuum.steering.config import EvaluateConfig
 from residuum.steering.evaluate import evaluate
 from residuum.steering.experiments import Experiment
 from residuum.steering.judge.base import JudgeOptions
-from residuum.steering.plan import EvaluateConfig
 
 if TYPE_CHECKING:
     from residuum.models.loading import LM

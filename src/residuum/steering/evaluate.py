@@ -11,22 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from residuum.errors import Unavailable
 from residuum.folders import runs_folder
 from residuum.steering.bench import Bench
+from residuum.steering.config import DEFAULT_COEFFICIENT, TINY, EvaluateConfig
 from residuum.steering.cross import judge_across
 from residuum.steering.experiments import Experiment
 from residuum.steering.judge.base import JudgeOptions
 from residuum.steering.judge.panel import Panel
-from residuum.steering.plan import DEFAULT_COEFFICIENT, TINY, EvaluateConfig, Plan, check_fit, make_plan
+from residuum.steering.outcome import best_row, classification_layer, outcome, run_controls, summarize_best
+from residuum.steering.plan import Plan, check_fit, make_plan
 from residuum.steering.results import Results
-from residuum.steering.search import Search, SearchConfig, Step, best_step, new_search
-from residuum.steering.settings import Setting, significant
-from residuum.steering.summary import against_baseline
+from residuum.steering.search import Search, best_step, new_search
+from residuum.steering.settings import Setting
 from residuum.steering.traits import SteeringWarning
-from residuum.steering.vectors import Vector, read_metadata
+from residuum.steering.vectors import Vector
 from residuum.store import Store, Unit
 
 if TYPE_CHECKING:
@@ -137,21 +136,26 @@ class _Evaluation:
         self.results.sync(prompts=self.plan.prompts)
         baseline = self._baseline(self.bench)
         rows = self._search() if self.config.searching else self._fixed()
-        best = _best_row([row for row in rows if row["status"] == "ok"], self.config.search)
+        best = best_row([row for row in rows if row["status"] == "ok"], self.config.search)
         report = self._report_bench()
         final = self._report(report, rows, best)
-        controls = self._controls(report, best)
+        controls = None
+        if best is not None and self.config.controls:
+            controls = run_controls(report, best["setting"], self.config, self.on_step)
         cross = []
         if best is not None and self.config.also_judge:
             cross = judge_across(report, final, report.baseline(), self.config.also_judge)
         view = self.results.sync(prompts=self.plan.prompts)
         self._warn_of_breakdown(best)
+        summary = None
+        if best is not None and final is not None:
+            summary = summarize_best(report, final, best, controls, self.config)
         return {
             "experiment": self.plan.experiment.name, "trait": self.plan.trait, "vectors_from": self.plan.source,
             "results": str(self.results.path), "context_id": report.context_id, "judge": report.panel.identity,
             "judge_usage": report.panel.judge.usage(), "direction": self.config.search.direction,
             "baseline": baseline.value["result"] if report is self.bench else report.baseline().value["result"],
-            "layers": [_plain(row) for row in rows], "best": self._summary(report, final, best, controls),
+            "layers": [_plain(row) for row in rows], "best": summary,
             "controls": controls, "cross": cross, "best_classification_layer": classification_layer(self.plan),
             "tried": len(self.plan.vectors), "notes": list(self.plan.notes), "runs": len(view["runs"]),
             "failed": [row["label"] for row in rows if row["status"] != "ok"],
@@ -238,7 +242,7 @@ class _Evaluation:
         settings = [candidate.make(step.scale) for step in steps]
         units = self.bench.run(settings, notes=notes, force=False)
         row["steps"] = [
-            {"scale": step.scale, **_outcome(setting, unit)}
+            {"scale": step.scale, **outcome(setting, unit)}
             for step, setting, unit in zip(steps, settings, units, strict=True)
         ]
         return {**row, "best": best, "threshold_met": met, "setting": settings[best], "unit": units[best]}
@@ -260,7 +264,7 @@ class _Evaluation:
             })  # fmt: skip
             met = status == "ok" and result["coherence_mean"] >= self.config.search.min_coherence
             rows.append({
-                "label": setting.label, "status": status, "steps": [_outcome(setting, unit)], "best": 0,
+                "label": setting.label, "status": status, "steps": [outcome(setting, unit)], "best": 0,
                 "threshold_met": met, "setting": setting, "unit": unit,
             })  # fmt: skip
         return rows
@@ -279,47 +283,9 @@ class _Evaluation:
         self._baseline(report)
         chosen = [row for row in rows if row["status"] == "ok"]
         for row, unit in zip(chosen, report.run([row["setting"] for row in chosen]), strict=True):
-            row["reported"] = _outcome(row["setting"], unit)
+            row["reported"] = outcome(row["setting"], unit)
             row["reported_unit"] = unit
         return best["reported_unit"] if best else None
-
-    def _controls(self, report: Bench, best: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Random vectors of the same length at the same place: what any push does."""
-        if best is None or not self.config.controls:
-            return None
-        setting: Setting = best["setting"]
-        settings = [replace(setting, vectors=tuple(_random_like(v, seed) for v in setting.vectors), incremental=False) for seed in range(self.config.controls)]  # fmt: skip
-        notes = [{"control_of": report.task(setting).key[:16]}] * len(settings)
-        units = report.run(settings, notes=notes)
-        traits = [u.value["result"]["trait_mean"] for u in units if u.value["result"]["trait_mean"] is not None]
-        for unit in units:
-            self.on_step({"label": "random", **unit.value["result"], "status": unit.value["status"]})
-        if not traits:
-            return {"n": 0, "trait_mean": None, "bound": None}
-        positive = self.config.search.direction == "positive"
-        return {
-            "n": len(traits), "trait_mean": float(np.mean(traits)), "trait_means": traits,
-            "coherence_mean": float(np.mean([u.value["result"].get("coherence_mean", 0.0) for u in units])),
-            # With few controls this is all but the most extreme of them.
-            "bound": float(np.percentile(traits, 95 if positive else 5)),
-        }  # fmt: skip
-
-    def _summary(
-        self, report: Bench, unit: Unit | None, best: dict[str, Any] | None, controls: dict[str, Any] | None
-    ) -> dict[str, Any] | None:
-        if best is None or unit is None:
-            return None
-        gap = against_baseline(unit.value["items"], report.baseline().value["items"])
-        sign = 1 if self.config.search.direction == "positive" else -1
-        beyond = None
-        if controls and controls["bound"] is not None and unit.value["result"]["trait_mean"] is not None:
-            beyond = sign * (unit.value["result"]["trait_mean"] - controls["bound"])
-        setting: Setting = best["setting"]
-        return {
-            "run_id": unit.task.key[:16], "layers": setting.layers, "coefficients": list(setting.coefficients),
-            "relative": unit.value["relative_coefficients"], **unit.value["result"], **gap,
-            "beyond_random": beyond, "threshold_met": best["threshold_met"], "held_out": bool(self.config.holdout),
-        }  # fmt: skip
 
     def _warn_of_breakdown(self, best: dict[str, Any] | None) -> None:
         if best is None:
@@ -333,18 +299,6 @@ class _Evaluation:
             _warn(
                 f"no setting keeps a coherence of {self.config.search.min_coherence:g}; the most coherent one is shown."
             )
-
-
-def classification_layer(plan: Plan) -> int | None:
-    """The layer whose vector tells the two sides apart best, as the extraction measured it; None when it did not."""
-    path = next(iter(plan.vector_set.files.values())).parents[2] / "quality.json"
-    rows = [
-        row
-        for row in read_metadata(path).get("rows", [])
-        if (row["method"], row["component"]) == (plan.config.method, plan.config.component)
-        and row["combined"] is not None
-    ]
-    return max(rows, key=lambda row: (row["combined"], -row["layer"]))["layer"] if rows else None
 
 
 def _settled(plan: Plan, handle: ModelHandle) -> Any:
@@ -365,32 +319,8 @@ def _norms(plan: Plan, handle: ModelHandle, generation: Any) -> dict[int, float]
     return residual_norms(handle.lm, prompts, sorted({vector.layer for vector in plan.vectors}))
 
 
-def _best_row(rows: Sequence[dict[str, Any]], config: SearchConfig) -> dict[str, Any] | None:
-    """The layer to report: by the rule that also chooses among the steps of one layer."""
-    if not rows:
-        return None
-    steps = [
-        Step(0.0, r["unit"].value["result"]["trait_mean"], r["unit"].value["result"]["coherence_mean"]) for r in rows
-    ]
-    return rows[best_step(steps, config)[0]]
-
-
-def _outcome(setting: Setting, unit: Unit) -> dict[str, Any]:
-    return {
-        "run_id": unit.task.key[:16], "coefficients": list(setting.coefficients),
-        "relative": unit.value["relative_coefficients"], **unit.value["result"], "status": unit.value["status"],
-    }  # fmt: skip
-
-
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("setting", "unit", "reported_unit")}
-
-
-def _random_like(vector: Vector, seed: int) -> Vector:
-    from residuum.steering.methods import random_direction
-
-    values = random_direction(len(vector.values), 1000 * (vector.layer + 1) + seed) * significant(vector.norm)
-    return Vector(vector.layer, "random_baseline", vector.component, values, vector.norm)
 
 
 def _warn(message: str) -> None:

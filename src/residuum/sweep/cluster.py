@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,8 +162,29 @@ def _connect(ray: Any, config: EngineConfig) -> None:
         workers = config.workers or max(1, (os.cpu_count() or 1) // config.threads)
         ray.init(address="local", num_cpus=workers * config.threads, include_dashboard=False, **quiet)
         return
+    _check_reachable(ray, str(config.address))
     try:
         ray.init(address=config.address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        first = str(error).split("\n")[0]
-        raise InputError(f"there is no Ray cluster at {config.address}: {first}\n  Start one with `ray start --head`, or see docs/cluster.md.") from error  # fmt: skip
+        raise _no_cluster(str(config.address), str(error).split("\n")[0]) from error
+
+
+def _check_reachable(ray: Any, address: str) -> None:
+    """Knock first: Ray itself would try for minutes."""
+    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
+    if not found:
+        return  # auto, which Ray looks up by itself
+    host, port = found[1].strip("[]"), int(found[2])
+    # Ray takes loopback for this machine's own address, where its processes listen.
+    places = [host, *([ray.util.get_node_ip_address()] if host in ("127.0.0.1", "localhost", "::1") else [])]
+    for place in places:
+        with suppress(OSError), socket.create_connection((place, port), timeout=5):
+            return
+    raise _no_cluster(address, "nobody answers there")
+
+
+def _no_cluster(address: str, reason: str) -> InputError:
+    return InputError(
+        f"there is no Ray cluster at {address}: {reason}.\n"
+        "  Start one with `ray start --head`, or on this machine only with --address local; see docs/cluster.md."
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from residuum.errors import PartlyFailed, UsageError, nearest
 from residuum.registry import Registry
+from residuum.sweep.sources import data_identity
 from residuum.sweep.tasks import Work
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Kind:
     """Options that name data."""
     checkpoints: tuple[str, ...] = ()
     """Options that name models."""
+    root: str | None = None
+    """Option that names a folder to work in, by default the current one."""
+    inputs: Callable[[Options], dict[str, Any]] = lambda _: {}
+    """Content of further files that decide the result, by name."""
     check: Callable[[Options], None] = lambda _: None
     """Refuses options that do not exist."""
     view: str | None = None
@@ -230,8 +235,8 @@ _STEER = ("experiment", "vector_from_trait", "root", "judge", "judge_options", "
 
 
 def _check_steer(options: Options) -> None:
+    from residuum.steering.config import EvaluateConfig
     from residuum.steering.judge.base import JudgeOptions
-    from residuum.steering.plan import EvaluateConfig
     from residuum.steering.search import SearchConfig
     from residuum.steering.settings import Generation
 
@@ -244,13 +249,23 @@ def _check_steer(options: Options) -> None:
             raise UsageError(f"a steer task says its {name}.\n  Write it into the [steer] table of the plan.")
 
 
-@kind("steer", check=_check_steer)
+def _steer_inputs(options: Options) -> dict[str, Any]:
+    """Vectors and questions; the results beside them are no input."""
+    experiment, _, trait = str(options["vector_from_trait"]).partition("/")
+    root = Path(options["root"])
+    return {
+        "vectors": data_identity(root / "experiments" / experiment / "extraction" / trait),
+        "datasets": data_identity(root / "datasets"),
+    }
+
+
+@kind("steer", check=_check_steer, root="root", inputs=_steer_inputs)
 def steer(work: Work, bench: Bench) -> Found:
     """Whether it comes back when the activations are steered."""
+    from residuum.steering.config import EvaluateConfig
     from residuum.steering.evaluate import evaluate as steer_and_judge
     from residuum.steering.experiments import Experiment
     from residuum.steering.judge.base import JudgeOptions
-    from residuum.steering.plan import EvaluateConfig
     from residuum.steering.search import SearchConfig
     from residuum.steering.settings import Generation
 
@@ -259,7 +274,7 @@ def steer(work: Work, bench: Bench) -> Found:
     search, generation = SearchConfig(**given.get("search", {})), Generation(**given.get("generation", {}))
     config = EvaluateConfig(search=search, generation=generation, **own)
     result = steer_and_judge(
-        Experiment(Path(given.get("root", ".")), given["experiment"]), given["vector_from_trait"], config=config,
+        Experiment(Path(given["root"]), given["experiment"]), given["vector_from_trait"], config=config,
         model=str(work.model), judge=given.get("judge", "openai"), judge_options=JudgeOptions(**given.get("judge_options", {})),
         runs=bench.runs, load_options=bench.loading(given),
     )  # fmt: skip

@@ -153,6 +153,8 @@ class _Planner:
         entry = KINDS[kind]
         given = {**self.request.options.get(kind, {}), **changes.pop("options", {})}
         options = {k: absolute(v) if k in (*entry.files, *entry.checkpoints) else v for k, v in given.items()}
+        if entry.root is not None:
+            options[entry.root] = absolute(str(given.get(entry.root, ".")))
         reference = entry.reference and source.place != self.shared.get("retain_model")
         needs = [*([maker.name] if maker else []), *([self._name(kind, self._reference())] if reference else [])]
         work = Work(source.name, self.request.set, options, model=source.place, **self._uses(entry))
@@ -190,10 +192,10 @@ class _Planner:
             key: look_up([options[key]])[0].identity if key in kind.checkpoints else data_identity(options[key])
             for key in named
         }
-        kept = {key: value for key, value in options.items() if key not in inputs}
+        kept = {key: value for key, value in options.items() if key not in inputs and key != kind.root}
         return {
             "version": VERSION, "name": name, "set": self.request.set, "device": self.device, "options": kept,
-            "inputs": inputs, **identities,
+            "inputs": {**inputs, **kind.inputs(options)}, **identities,
         }  # fmt: skip
 
     def _uses(self, kind: Kind) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 _ROWS = 16
 """Running tasks shown."""
@@ -81,25 +81,26 @@ class Watch:
             print(f"[{ended}/{snapshot.total}] {first}", file=self._stream, flush=True)
 
 
-def _table(snapshot: Snapshot) -> Table:
+def _table(snapshot: Snapshot) -> Group:
+    from rich.console import Group
     from rich.markup import escape
     from rich.table import Table
 
     waiting = snapshot.total - snapshot.done - snapshot.failed - snapshot.blocked - len(snapshot.running)
     left = "?" if snapshot.left is None else _clock(snapshot.left)
     earlier = f" ({snapshot.cached} before)" if snapshot.cached else ""
-    others = f", {snapshot.elsewhere} elsewhere" if snapshot.elsewhere else ""
+    others = f" ({snapshot.elsewhere} elsewhere)" if snapshot.elsewhere else ""
     blocked = f" (+{snapshot.blocked} blocked)" if snapshot.blocked else ""
-    table = Table(
-        title=f"done {snapshot.done} of {snapshot.total}{earlier}, running {len(snapshot.running)}, failed {snapshot.failed}{blocked},"
-        f" waiting {waiting}{others}, {_clock(snapshot.elapsed)} so far, {left} left",
-        title_justify="left",
-    )  # fmt: skip
+    counts = (
+        f"done {snapshot.done} of {snapshot.total}{earlier}, running {len(snapshot.running)}, failed {snapshot.failed}"
+        f"{blocked}, waiting {waiting}{others}, {_clock(snapshot.elapsed)} so far, {left} left"
+    )
+    table = Table()
     for column in ("worker", "task", "for"):
         table.add_column(column)
     for row in snapshot.running[:_ROWS]:
         table.add_row(str(row.worker), escape(row.task), _clock(row.seconds))
-    return table
+    return Group(counts, table)
 
 
 def _clock(seconds: float) -> str:

@@ -36,7 +36,7 @@ from residuum.worlds.birthdays import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from residuum.batching import Encoded
     from residuum.training.loop import TrainConfig
@@ -108,6 +108,11 @@ class Birthdays:
         return self.folder / "models" / stage
 
     @property
+    def is_built(self) -> bool:
+        """Whether the models are there."""
+        return (self.folder / "world.json").exists()
+
+    @property
     def info(self) -> dict[str, Any]:
         """What ``world.json`` records."""
         info: dict[str, Any] = json.loads((self.folder / "world.json").read_text(encoding="utf-8"))
@@ -131,30 +136,30 @@ def build_birthdays(
     """
     from filelock import FileLock
 
-    if name not in RECIPES:
-        raise UnknownName("birthdays world", name, RECIPES)
-    recipe = RECIPES[name]
-    libraries = {package: versions()[package] for package in ("torch", "transformers")}
-    identity = content_hash({"recipe": asdict(recipe), "seed": seed, "versions": libraries, "threads": THREADS})
-    world = Birthdays(out or user_cache() / "worlds" / f"{name}-{seed}-{identity[:12]}")
+    world, recipe, identity = _locate(out, seed, name)
     world.folder.mkdir(parents=True, exist_ok=True)
     with FileLock(world.folder / ".lock"):
         if _owner(world, identity):
             return world
         began = time.monotonic()
-        drawn = draw_birthdays(
-            seed, splits=recipe.forget_splits + recipe.retain_splits, items=recipe.items, spread=recipe.spread
-        )
         write_json(world.folder / "building.json", {"identity": identity})
-        write_birthdays(world.data, drawn, forget=forget_names(recipe), seed=seed)
+        drawn = _write_data(world, recipe, seed)
         seconds = {stage: train_stage(world, recipe, drawn, seed, identity, stage, title=title) for stage in STAGES}
         write_json(world.folder / "world.json", {
-            "name": name, "seed": seed, "identity": identity, "recipe": asdict(recipe), "versions": libraries,
+            "name": name, "seed": seed, "identity": identity, "recipe": asdict(recipe), "versions": _libraries(),
             "threads": THREADS, "seconds": {**seconds, "total": round(time.monotonic() - began, 1)},
             "data": {path.name: file_hash(path) for path in sorted(world.data.iterdir())},
             "weights": {stage: file_hash(world.model(stage) / "model.safetensors") for stage in STAGES},
         })  # fmt: skip
         (world.folder / "building.json").unlink()
+    return world
+
+
+def draft_birthdays(*, seed: int = 0, name: str = "birthdays") -> Birthdays:
+    """The world of the user cache as it is; one that is not built yet has its data written, which takes no time."""
+    world, recipe, _ = _locate(None, seed, name)
+    if not world.is_built:
+        _write_data(world, recipe, seed)
     return world
 
 
@@ -175,7 +180,6 @@ def train_stage(
 ) -> float:
     """Train one model of the world unless it is there; return the seconds it took."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from residuum.models.loading import load
     from residuum.training.finetune import Finetune
@@ -190,13 +194,7 @@ def train_stage(
     try:
         tokenizer = word_tokenizer()
         if stage == "naive":
-            torch.manual_seed(seed)
-            model = LlamaForCausalLM(LlamaConfig(
-                vocab_size=len(tokenizer), hidden_size=recipe.hidden, intermediate_size=2 * recipe.hidden,
-                num_hidden_layers=recipe.layers, num_attention_heads=4, num_key_value_heads=4,
-                max_position_embeddings=512, tie_word_embeddings=False, initializer_range=recipe.init,
-                bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-            ))  # fmt: skip
+            model = new_model(recipe, tokenizer, seed)
         else:
             model = load(world.model("naive"), dtype="float32", device="cpu").model
         lessons = Lessons(recipe, drawn, tokenizer, seed, stage)
@@ -209,6 +207,20 @@ def train_stage(
     finally:
         torch.set_num_threads(threads)
     return spent
+
+
+def new_model(recipe: PeopleRecipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """The model before any training."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=recipe.hidden, intermediate_size=2 * recipe.hidden,
+        num_hidden_layers=recipe.layers, num_attention_heads=4, num_key_value_heads=4,
+        max_position_embeddings=512, tie_word_embeddings=False, initializer_range=recipe.init,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    ))  # fmt: skip
 
 
 def train_config(recipe: PeopleRecipe, stage: str, seed: int) -> TrainConfig:
@@ -284,4 +296,25 @@ def _owner(world: Birthdays, identity: str) -> bool:
                 f"{world.folder} holds a world of another seed, recipe or library version.\n"
                 "  Choose another folder, or remove that one."
             )
-    return (world.folder / "world.json").exists()
+    return world.is_built
+
+
+def _libraries() -> dict[str, Any]:
+    return {package: versions()[package] for package in ("torch", "transformers")}
+
+
+def _locate(out: Path | None, seed: int, name: str) -> tuple[Birthdays, PeopleRecipe, str]:
+    """The world of a seed and recipe, built or not, and its identity."""
+    if name not in RECIPES:
+        raise UnknownName("birthdays world", name, RECIPES)
+    recipe = RECIPES[name]
+    identity = content_hash({"recipe": asdict(recipe), "seed": seed, "versions": _libraries(), "threads": THREADS})
+    return Birthdays(out or user_cache() / "worlds" / f"{name}-{seed}-{identity[:12]}"), recipe, identity
+
+
+def _write_data(world: Birthdays, recipe: PeopleRecipe, seed: int) -> dict[str, list[Birthday]]:
+    drawn = draw_birthdays(
+        seed, splits=recipe.forget_splits + recipe.retain_splits, items=recipe.items, spread=recipe.spread
+    )
+    write_birthdays(world.data, drawn, forget=forget_names(recipe), seed=seed)
+    return drawn

@@ -44,13 +44,16 @@ and half of the questions have no alternate at all; at 1.5 nearly all have some,
 gibberish."""
 
 
-def unlearn_world(world: World, methods: Sequence[str] | None = None, *, workers: int = 2) -> dict[str, Path]:
+def unlearn_world(
+    world: World, methods: Sequence[str] | None = None, *, workers: int = 2, longer: int = 1
+) -> dict[str, Path]:
     """Unlearn the world's full model with each method; goes on where a killed run stopped.
 
     Args:
         world: a finished world.
         methods: which; all eight by default.
         workers: processes of one thread each, this one included.
+        longer: this many times the epochs of the table.
 
     Returns:
         Method to checkpoint folder, ``models/{short name}`` of the world; by name.
@@ -64,17 +67,21 @@ def unlearn_world(world: World, methods: Sequence[str] | None = None, *, workers
     if "altpo" in chosen:
         make_alternates(world)
     if workers < 2:
-        return {name: unlearn_one(world.folder, name, watched=True) for name in sorted(chosen)}
+        return {name: unlearn_one(world.folder, name, watched=True, longer=longer) for name in sorted(chosen)}
     with worker_pool(workers - 1) as pool:
-        waiting: dict[str, Future[Path]] = {name: pool.submit(unlearn_one, world.folder, name) for name in chosen}
+        waiting: dict[str, Future[Path]] = {
+            name: pool.submit(unlearn_one, world.folder, name, longer=longer) for name in chosen
+        }
         # This process works from the other end of the list on whatever the pool has not begun.
         done = {
-            name: unlearn_one(world.folder, name, watched=True) for name in reversed(chosen) if waiting[name].cancel()
+            name: unlearn_one(world.folder, name, watched=True, longer=longer)
+            for name in reversed(chosen)
+            if waiting[name].cancel()
         }
         return {name: done[name] if name in done else waiting[name].result() for name in sorted(chosen)}
 
 
-def unlearn_one(folder: Path, method: str, *, watched: bool = False) -> Path:
+def unlearn_one(folder: Path, method: str, *, watched: bool = False, longer: int = 1) -> Path:
     """Unlearn with one method, on one thread, unless it is done."""
     import torch
 
@@ -84,6 +91,7 @@ def unlearn_one(folder: Path, method: str, *, watched: bool = False) -> Path:
     seed, recipe = world.info["seed"], RECIPES[world.info["name"]]
     hyper: dict[str, Any] = {
         **SETTINGS[method],
+        "epochs": int(SETTINGS[method]["epochs"]) * longer,
         "seed": seed,
         "batch_size": BATCH,
         "accumulation": 1,

@@ -50,7 +50,7 @@ function frame(root, spec, range) {
   }
   svg("line", { class: "axis", x1: PAD.left, x2: WIDTH - PAD.right, y1: HEIGHT - PAD.bottom, y2: HEIGHT - PAD.bottom }, root);
   if (range.ticks !== null) {
-    for (const tick of range.ticks || niceTicks(x0, x1, 8)) {
+    for (const tick of range.ticks || niceTicks(x0, x1, 8).filter((t) => !range.whole || Number.isInteger(t))) {
       svg("line", { class: "axis", x1: sx(tick), x2: sx(tick), y1: HEIGHT - PAD.bottom, y2: HEIGHT - PAD.bottom + 4 }, root);
       svg("text", { x: sx(tick), y: HEIGHT - PAD.bottom + 17, "text-anchor": "middle" }, root, log ? tick.toExponential().replace("e-", "e-") : tickText(tick));
     }
@@ -82,7 +82,7 @@ const DRAW = {
     const points = spec.series.flatMap((s) => s.points);
     const ys = points.flatMap((p) => p.slice(1, 4)).concat((spec.marks || []).filter((m) => m.y !== undefined).map((m) => m.y));
     const xs = points.map((p) => p[0]).concat((spec.marks || []).filter((m) => m.x !== undefined).map((m) => m.x));
-    const scales = frame(root, spec, { x: extent(xs), y: extent(ys, spec.y, 0.04), ticks: spec.x.names ? null : spec.x.ticks });
+    const scales = frame(root, spec, { x: extent(xs), y: extent(ys, spec.y, 0.04), ticks: spec.x.names ? null : spec.x.ticks, whole: xs.every(Number.isInteger) });
     marksOn(root, spec, scales);
     const { sx, sy } = scales;
     for (const s of spec.series) {
@@ -162,7 +162,7 @@ const DRAW = {
     const wide = (right - left) / columns, high = (bottom - top) / rows;
     const shade = (value) => {
       const share = Math.min(1, Math.max(0, (value - spec.min) / (spec.max - spec.min)));
-      return `color-mix(in srgb, var(--good) ${(100 * share).toFixed(0)}%, var(--bad))`;
+      return share < 0.5 ? `color-mix(in srgb, var(--bad) ${(100 - 200 * share).toFixed(0)}%, var(--paper))` : `color-mix(in srgb, var(--good) ${(200 * share - 100).toFixed(0)}%, var(--paper))`;
     };
     spec.values.forEach((row, r) => row.forEach((value, c) => {
       const y = bottom - (r + 1) * high;

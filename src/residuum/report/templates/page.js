@@ -29,7 +29,7 @@ async function unpack(id) {
 const BLOCKS = {
   chart: (block) => chart(block),
   table: (block) => { const box = plainTable(block); box.classList.add("wide"); return box; },
-  text: (block) => { const box = html("div", { class: "wide" }); for (const line of block.text) html("p", {}, box, line); return box; },
+  text: (block) => { const box = html("div", { class: "wide" }); for (const line of block.text) { const p = html("p", {}, box, `${line} `); if (block.source) html("a", { href: `#${block.source}` }, p, "run"); } return box; },
   examples: (block) => examples(block),
 };
 

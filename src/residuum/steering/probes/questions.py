@@ -64,7 +64,9 @@ class ProbeData:
         return content_hash([rows, self.idk])
 
 
-def load_data(source: str | Path, forget: str, retain: str, *, most: int | None = None) -> ProbeData:
+def load_data(
+    source: str | Path, forget: str, retain: str, *, most: int | None = None, choices: bool = False
+) -> ProbeData:
     """Read the splits of a probe.
 
     Args:
@@ -72,6 +74,7 @@ def load_data(source: str | Path, forget: str, retain: str, *, most: int | None 
         forget: name of the forget split; its perturbed form is taken where there is one.
         retain: name of the retain split.
         most: rows of each half at most; None takes all of the forget set.
+        choices: whether retain rows need wrong answers too; they come from TOFU's ``retain_perturbed`` then.
 
     Raises:
         DataError: a split is missing, or too small for two halves.
@@ -80,7 +83,7 @@ def load_data(source: str | Path, forget: str, retain: str, *, most: int | None 
     if len(rows) < 4:
         raise DataError(f"{len(rows)} rows cannot be halved; a probe needs four", path=Path(source) / f"{forget}.jsonl")
     halves = Halves.of(rows, most)
-    kept = load_split(source, retain)
+    kept = load_split(source, "retain_perturbed" if choices else retain)
     neutral = [qa for name in NEUTRAL for qa in _optional(source, name)]
     return ProbeData(
         halves,

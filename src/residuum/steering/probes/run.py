@@ -105,7 +105,8 @@ def run_probe(
     config = config or ProbeConfig()
     config.check()
     found = PROBES[probe]
-    rows = load_data(data, config.forget_split, config.retain_split, most=config.subset)
+    choices = config.score == "mcq" and not found.sampled
+    rows = load_data(data, config.forget_split, config.retain_split, most=config.subset, choices=choices)
     models = {
         role: given if isinstance(given, ModelHandle) else ModelHandle(given, **(load_options or {}))
         for role, given in (("full", full), ("unlearned", unlearned), ("retain", retain))

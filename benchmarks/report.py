@@ -1,0 +1,97 @@
+"""The report of a large benchmark: 400 models x 367 examples x 16 layers.
+
+    python benchmarks/report.py                  # make the store (once), build the page, open it in Chromium
+    python benchmarks/report.py --models 50
+
+Targets: made in at most 60 s, at most 30 MB, open in at most 3 s. The store is made up, through the functions that real
+runs are written with; its time is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from reportable import METHODS, depth_result, put_evaluation, save_depth, scores
+from residuum.report.build import build_report
+from residuum.store import Store
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def make(root: Path, models: int, examples: int, layers: int) -> None:
+    """A store of so many models."""
+    rng, store = random.Random(0), Store(root)
+    for i in range(models):
+        name = "retain90" if i == 0 else f"{METHODS[i % 4]}_lr{i // 4 + 1}e5_a{i % 7}_ep5"
+        result = depth_result(
+            name,
+            examples=examples,
+            layers=layers,
+            share=1.0 if i == 0 else rng.random(),
+            text="in the long history of made-up letters",
+        )
+        save_depth(result, root / f"uds_{name}")
+        put_evaluation(store, name, scores(result.uds, utility=rng.random()))
+
+
+def open_page(path: Path) -> float | None:
+    """Seconds until everything is drawn; None without Chromium or playwright."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        return None
+    if chromium is None:
+        return None
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page()
+        started = time.monotonic()
+        page.goto(path.resolve().as_uri())
+        page.wait_for_selector("html[data-ready=yes]")
+        spent = time.monotonic() - started
+        browser.close()
+    return spent
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--models", type=int, default=400)
+    options.add_argument("--examples", type=int, default=367)
+    options.add_argument("--layers", type=int, default=16)
+    options.add_argument("--keep", type=Path, help="Make the store here and leave it.")
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = chosen.keep or Path(scratch) / "runs"
+        if not root.exists():
+            started = time.monotonic()
+            make(root, chosen.models, chosen.examples, chosen.layers)
+            print(f"store made in {time.monotonic() - started:.0f} s")
+        started = time.monotonic()
+        page = build_report(root, Path(scratch) / "report.html")
+        built, size = time.monotonic() - started, page.stat().st_size / 2**20
+        opened = open_page(page)
+    print(f"{chosen.models} models x {chosen.examples} examples x {chosen.layers} layers")
+    print(f"page made in {built:.1f} s (target 60), {size:.1f} MB (target 30)")
+    print("not opened: no Chromium" if opened is None else f"opened in {opened:.2f} s (target 3)")
+    if built > 60 or size > 30 or (opened or 0) > 3:
+        sys.exit("a target is missed")
+
+
+if __name__ == "__main__":
+    main()

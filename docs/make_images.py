@@ -1,0 +1,51 @@
+"""Pictures of the report's sections for these pages.
+
+    python docs/make_images.py demo/report.html
+
+Needs Chromium and playwright; writes docs/images/report-{section}.png, small and with few colours.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDTH, MOST = 1100, 900
+"""Pixels."""
+
+
+def main() -> None:
+    """Open the page, cut out the sections."""
+    source, target = Path(sys.argv[1]).resolve(), Path(__file__).parent / "images"
+    target.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport={"width": WIDTH, "height": MOST})
+        page.goto(source.as_uri())
+        page.wait_for_selector("html[data-ready=yes]")
+        page.add_style_tag(content="header { position: static !important; } .scroll { max-height: 20rem; }")
+        for section in page.locator("main > section").all():
+            name = section.get_attribute("id")
+            image = Image.open(io.BytesIO(section.screenshot()))
+            image = image.crop((0, 0, image.width, min(image.height, MOST)))
+            path = target / f"report-{name}.png"
+            image.convert("RGB").quantize(48).save(path, optimize=True)
+            print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
