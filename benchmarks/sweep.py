@@ -1,7 +1,7 @@
 """What does an engine cost per task, what do two workers bring, and how quick is a table over 100,000 units?
 
-Overhead: audits whose patched scores are all in the store, so that next to nothing is left to compute; the time per task
-beyond that of the serial engine is what the engine itself costs. Start-up (imports, a Ray cluster) is shown apart.
+Overhead: the time between two short tasks that no worker spends on a task: handing out, sending back, filing the unit.
+Start-up (imports, a Ray cluster) is shown apart.
 Speed-up: the same unlearnings with one and with two worker processes of one thread each. Takes about five minutes, most
 of it for writing the 100,000 units.
 
@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from residuum.store import Store, Task, table
+from residuum.store.units import write_unit
 from residuum.sweep.plan import make_plan
 from residuum.sweep.request import read_request
 from residuum.sweep.run import run_plan
@@ -48,15 +49,20 @@ def request(world: World, engine: dict[str, Any], **more: Any) -> dict[str, Any]
     }  # fmt: skip
 
 
-def seconds_per_task(runs: Path, plan: dict[str, Any]) -> tuple[float, float]:
-    """Median time between two finished tasks, which a busy machine disturbs least; and the time before the first."""
-    began = time.time()
+def overhead_per_task(runs: Path, plan: dict[str, Any]) -> tuple[float, float]:
+    """Median time between two finished tasks beyond the worker's own time for the second; and the time before the first.
+
+    The difference, because the tasks themselves take longer on a machine that is busy with something else.
+    """
+    began, tasks = time.time(), make_plan(read_request(plan)).tasks
     outcome = run_plan(make_plan(read_request(plan)), runs)
     if outcome.errors:
         sys.exit(f"a task failed: {outcome.errors}")
     store = Store(runs)
-    ends = sorted(store.path(task.unit).stat().st_mtime for task in make_plan(read_request(plan)).tasks)
-    return statistics.median(later - sooner for sooner, later in itertools.pairwise(ends)), ends[0] - began
+    units = [(store.path(task.unit).stat().st_mtime, store.get(task.unit)) for task in tasks]
+    ends = sorted((end, unit.value["seconds"]) for end, unit in units if unit is not None)
+    gaps = [later - sooner - own for (sooner, _), (later, own) in itertools.pairwise(ends)]
+    return statistics.median(gaps), ends[0][0] - began
 
 
 def copies(world: World, folder: Path, number: int) -> list[str]:
@@ -69,16 +75,16 @@ def copies(world: World, folder: Path, number: int) -> list[str]:
 def measure_overhead(world: World, scratch: Path, number: int) -> None:
     models = copies(world, scratch / "models", number)
     runs = scratch / "runs"
-    seconds_per_task(runs, request(world, ENGINES["serial"], models=models, set="warm"))
-    print(f"{'engine':10} {'ms per task':>12} {'overhead':>10} {'start-up s':>11}")
+    overhead_per_task(runs, request(world, ENGINES["serial"], models=models, set="warm"))
+    print(f"{'engine':10} {'overhead per task':>18} {'beyond serial':>14} {'start-up':>9}")
     base = None
     for name, engine in ENGINES.items():
         if name == "ray" and not find_spec("ray"):
             print("ray        is not installed")
             continue
-        each, start = seconds_per_task(runs, request(world, engine, models=models, set=f"for-{name}"))
+        each, start = overhead_per_task(runs, request(world, engine, models=models, set=f"for-{name}"))
         base = each if base is None else base
-        print(f"{name:10} {each * 1e3:12.1f} {(each - base) * 1e3:+10.1f} {start:11.1f}")
+        print(f"{name:10} {each * 1e3:15.1f} ms {(each - base) * 1e3:+11.1f} ms {start:7.1f} s")
 
 
 def measure_speed_up(world: World, scratch: Path) -> None:
@@ -98,11 +104,12 @@ def measure_speed_up(world: World, scratch: Path) -> None:
 
 def measure_table(scratch: Path, number: int) -> float:
     store, began = Store(scratch / "large"), time.monotonic()
-    flush, os.fsync = os.fsync, lambda _: None  # the disk's patience is not what is measured
+    flush, os.fsync = os.fsync, lambda _: None  # neither the disk's patience nor locks are what is measured
     try:
         for i in range(number):
             task = Task("sweep_uds", {"name": f"model{i:06}", "options": {"tau": 0.05}})
-            store.put(task, {"model": f"model{i:06}", "columns": {"uds": i / number, "uds_n": 367}}, provenance={})
+            value = {"model": f"model{i:06}", "columns": {"uds": i / number, "uds_n": 367}}
+            write_unit(store.path(task), task, value, None, {})
     finally:
         os.fsync = flush
     wrote, began = time.monotonic() - began, time.monotonic()

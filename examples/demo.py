@@ -17,6 +17,7 @@ import torch
 
 import residuum
 from residuum.cli.app import print_table
+from residuum.meta.embedded import meta_evaluate_world
 from residuum.metrics.evaluate import Evaluation, Evaluator, Settings
 from residuum.metrics.splits import Splits
 from residuum.patching.depth import depth_profile
@@ -95,6 +96,28 @@ def probe(world: World, models: dict[str, Path], runs: Path) -> list[dict[str, A
     return rows
 
 
+def trust(world: World, runs: Path) -> list[dict[str, Any]]:
+    """Which metric to trust: four models that know against four that do not, and the unlearned ones attacked."""
+    table = meta_evaluate_world(world, size=4, metrics="uds,em,es,prob,truth_ratio,rouge,mia_loss", runs=runs)
+    return [{key: row[key] for key in ("metric", "auc", "Q", "R", "overall", "usable")} for row in table.rows()]
+
+
+def retrain(world: World, models: dict[str, Path], out: Path) -> list[dict[str, Any]]:
+    """RTT of two models: train on some of the forgotten authors and ask for the others."""
+    result = residuum.run_rtt(
+        dataset=str(world.data), model=world.model("full"), naive_model=world.model("retain90"),
+        unlearned=(models["npo"], models["rmu"]), results_dir=out / "evals" / "pipeline", runs=out / "runs",
+        ft={"lrs": (3e-5, 1e-4), "epochs_lst": (1, 2, 3), "warmup_steps": 4},
+    )  # fmt: skip
+    named = {"A": "unlearned", "B": "b", "C": "c", "N": "n"}
+    rows = []
+    for finding in result.findings:
+        values = {letter: getattr(finding.summary, name) for letter, name in named.items()}
+        accuracies = {letter: value if letter == "A" else value.accuracy for letter, value in values.items()}
+        rows.append({"model": finding.start.label, **accuracies, "gap_closed": finding.summary.gap_closed})
+    return rows
+
+
 def main() -> None:
     """Build, unlearn, audit, and print what came out."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -124,6 +147,8 @@ def main() -> None:
         probe(world, models, chosen.out / "runs"),
     )
     print_table("Does a direction control behaviour? (a toy subject and judge, scores 0 to 100)", steer(chosen.out))
+    print_table("Does training on related facts bring it back? (RTT, accuracy)", retrain(world, models, chosen.out))
+    print_table("Which metric can be trusted? (four models a pool: wide intervals)", trust(world, chosen.out / "runs"))
     print(f"Run folders with pictures: {chosen.out / 'runs'}. It took {time.monotonic() - started:.0f} s.")
     print(f"Report: {residuum.build_report(chosen.out, out=chosen.out / 'report.html')}")
 

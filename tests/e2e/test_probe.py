@@ -70,7 +70,20 @@ def test_a_model_that_forgot_nothing_has_nothing_to_recover(place, tiny_world):
 
 def test_every_probe_runs_from_the_command_line(place, shallow, capsys):
     words = ("--full", place["full"], "--unlearned", shallow, "--retain", place["retain"], "--data", place["data"], "--runs", place["runs"])  # fmt: skip
-    brief = ("--max-new-tokens", "12", "--controls", "2", "--search-steps", "1", "--samples", "2", "--layers", "1-2")
+    brief = (
+        "--max-new-tokens",
+        "6",
+        "--controls",
+        "2",
+        "--search-steps",
+        "1",
+        "--samples",
+        "2",
+        "--layers",
+        "2",
+        "--subset",
+        "3",
+    )
     assert call("steer", "probe", "--probe", "all", *words, *brief, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found) == 6

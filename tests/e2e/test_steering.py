@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import shutil
 import warnings
@@ -486,3 +487,24 @@ def test_a_port_that_is_taken_is_told(mood_world, capsys):
         port = server.server_address[1]
         assert call("steer", "serve-judge", "--model", mood_world.judge(), "--port", port) == 2
     assert "--port" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_another_seed_is_trained_on_the_spot(tmp_path):
+    from residuum.steering.judge.hf import HFJudge
+    from residuum.steering.judge.panel import Panel
+    from residuum.steering.judge.prompts import build_request, default_trait_prompt
+    from residuum.worlds import moods
+    from residuum.worlds.steering import build_moods
+
+    world = build_moods(tmp_path / "moods", seed=1)
+    template = default_trait_prompt(moods.DEFINITIONS["cheerful"])
+    rng = random.Random(0)
+    said = [moods.answer(rng, "park", (mood,)) for mood in ("cheerful", "gloomy")]
+    for kind in ("numbers", "digits"):
+        panel = Panel(HFJudge(JudgeOptions(model=str(world.judge(kind)))))
+        panel.probe()
+        good, bad = panel.rate([build_request(template, "How was the park?", text) for text in said])
+        assert good.score > 80
+        assert bad.score < 20
+    assert build_moods(tmp_path / "moods", seed=1) == world

@@ -329,12 +329,16 @@ def test_the_page_is_whole_escaped_and_needs_nothing_else(tmp_path):
 
 
 def test_a_table_is_made_from_two_finished_folders(tmp_path, capsys):
-    pools().save(tmp_path / "f")
+    pools(uds=0.5).save(tmp_path / "f")
     verdict().save(tmp_path / "r")
     words = ["meta", "table", "--faithfulness", tmp_path / "f", "--robustness", tmp_path / "r", "--json"]
     assert call(*words) == 0
     assert {row["metric"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"em", "uds"}
     assert (tmp_path / "r" / "table2.html").exists()
+    assert call(*words, "--common-subset") == 0
+    assert json.loads(capsys.readouterr().out)["common_subset"] is True
+    assert call(*words, "--metrics", "uds") == 0
+    assert [row["metric"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["uds"]
     assert call("meta", "table", "--faithfulness", tmp_path / "f") == 2
 
 

@@ -390,3 +390,33 @@ def test_the_152_published_rows_are_all_on_the_page(shared_data, tmp_path):
 def test_values_after_an_attack_without_a_run_of_the_model_itself_do_no_harm(tmp_path, small):
     put_attack(Store(small), "unseen", "quantization", {"em": 0.5})
     assert "unseen" not in [row["model"] for row in build(small, tmp_path).rows("benchmark")]
+
+
+def test_a_run_without_its_profile_and_lines_shows_the_same(small, tmp_path):
+    name = "npo_lr1e5_b01_a5_ep5"
+    folder = small / f"uds_{name}"
+    first = build(small, tmp_path).packs()["depth-1"]
+    lines = (folder / "results_detailed.jsonl").read_text().splitlines()
+    (folder / "results.json").write_text(f"[{','.join(lines)}]")
+    (folder / "results_detailed.jsonl").unlink()
+    wanted = json.loads((folder / "profile.json").read_text())
+    (folder / "profile.json").unlink()
+    run = Findings([small]).find(name=name).depth
+    assert run.profile == wanted
+    assert build(small, tmp_path).packs()["depth-1"] == first
+
+
+def test_a_run_of_metric_em_is_shown_without_deltas(tmp_path):
+    from dataclasses import replace
+
+    from residuum.patching.audit import UdsConfig
+    from residuum.patching.depth import DepthRules, measure_depth
+
+    result = depth_result("npo")
+    rules = DepthRules(metric="em")
+    examples = [measure_depth(i, [0, 1], 1.0, [1.0, 0.5], [1.0, 0.5 * (i % 2)], rules) for i in range(6)]
+    save_depth(replace(result, examples=examples, config=UdsConfig(rules=rules)), tmp_path / "runs" / "uds_npo")
+    page = build(tmp_path / "runs", tmp_path)
+    shown = next(block for block in page.packs()["depth-0"] if block["block"] == "examples")
+    assert (shown["what"], shown["second"][1]) == ("EM", [1.0, 0.5])
+    assert "metric em" in page.source

@@ -216,6 +216,7 @@ RUN_ROW = {
         ({}, {"lr": ""}, "lr"),
         ({}, {"forget_accs_local": "{'last': 0.5}"}, "by epoch"),
         ({}, {"base_model": "another"}, "no training"),
+        ({}, {"rtt_eval_split_id": "-1"}, "no training"),  # trained on all splits
     ],
 )
 def test_result_rows_that_cannot_be_used_are_told(tmp_path, model, run, word):

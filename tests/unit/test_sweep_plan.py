@@ -231,3 +231,16 @@ def test_sizes_have_units():
 def test_file_names_lead_nowhere():
     assert file_name("../../x") == "x"
     assert file_name("uds/a/b") == "uds__a__b"
+
+
+def test_one_folder_given_in_two_ways_is_one_model(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert [task.name for task in plan(models=["x", "./x", str(tmp_path / "x")], do="rtt").tasks] == ["rtt/x"]
+
+
+def test_a_single_task_has_result_folders_of_its_own():
+    rows = [{"name": "closer look", "do": "uds", "model": "a/x", "options": {"mode": "mlp"}}]
+    tasks = plan(task=rows, models=["a/x"], do="uds", set="ep5").by_name
+    assert tasks["uds/a/x"].output == "ep5/uds/a__x/summary.json"
+    assert tasks["closer look"].output == "ep5-closer__look/uds/a__x/summary.json"

@@ -160,13 +160,15 @@ def table_command(
     """
     from residuum.folders import runs_folder
     from residuum.meta.attacked import Attacked
+    from residuum.meta.catalogue import choose
     from residuum.meta.pools import Pools
     from residuum.meta.table import Table
 
     if (faithfulness is None) != (robustness is None):
         raise UsageError("--faithfulness and --robustness go together: give both folders, or neither.")
     if faithfulness and robustness:
-        table = Table(Pools.load(faithfulness), Attacked.load(robustness))
+        names = None if metrics == "all" else choose(metrics)
+        table = Table(Pools.load(faithfulness, names), Attacked.load(robustness, names, common_subset=common_subset))
         folder = table.save(out or robustness)
     else:
         bench, place = _bench(ctx.params)

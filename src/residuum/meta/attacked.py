@@ -118,8 +118,13 @@ class Attacked:
         return folder
 
     @classmethod
-    def load(cls, folder: Path) -> Attacked:
+    def load(cls, folder: Path, metrics: Sequence[str] | None = None, *, common_subset: bool = False) -> Attacked:
         """What a finished folder says, computed anew from its values.
+
+        Args:
+            folder: of `save`.
+            metrics: only these; all that are there when left out.
+            common_subset: judge them on the same models, even if the folder did not.
 
         Raises:
             DataError: it is not such a folder.
@@ -129,10 +134,11 @@ class Attacked:
             models = json.loads((folder / "results.json").read_text(encoding="utf-8"))
             rules = Rules(
                 tuple(summary["attacks"]), summary["form"], summary["thresholds"], summary["utility"]["floor"],
-                summary["common_subset"], {name: row["higher_means"] for name, row in summary["metrics"].items()},
+                common_subset or summary["common_subset"], {name: row["higher_means"] for name, row in summary["metrics"].items()},
                 summary["seed"],
             )  # fmt: skip
-            return weigh(models, list(summary["metrics"]), rules, summary["settings"])
+            chosen = [name for name in summary["metrics"] if metrics is None or name in metrics]
+            return weigh(models, chosen, rules, summary["settings"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(
                 f"this is not the folder of a finished robustness run ({type(error).__name__}: {error})", path=folder,

@@ -83,8 +83,8 @@ class Pools:
         return folder
 
     @classmethod
-    def load(cls, folder: Path) -> Pools:
-        """What a finished folder says, computed anew from its values.
+    def load(cls, folder: Path, metrics: Sequence[str] | None = None) -> Pools:
+        """What a finished folder says, computed anew from its values; of some metrics only, when they are given.
 
         Raises:
             DataError: it is not such a folder.
@@ -92,7 +92,8 @@ class Pools:
         try:
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             models = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-            names = [*summary["metrics"], *summary["left_out"]]
+            there = [*summary["metrics"], *summary["left_out"]]
+            names = [name for name in there if metrics is None or name in metrics]
             against = next((pair["first"] for pair in summary["comparisons"]), None)
             return judge(models, names, against=against, settings=summary["settings"], seed=summary["seed"])
         except (OSError, ValueError, LookupError, TypeError) as error:

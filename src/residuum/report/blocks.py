@@ -196,10 +196,15 @@ def rounded_all(values: Sequence[Number], digits: int = DIGITS) -> list[Number]:
 
 
 def rounded_rows(table: NDArray[np.float64], digits: int = DIGITS) -> list[list[Number]]:
-    """A table as the script gets it; quick, and by Python's own rounding: numpy's is off at some ties."""
-    finite = table.astype(object)
-    finite[~np.isfinite(table)] = None
-    return [[None if value is None else round(value, digits) for value in row] for row in finite.tolist()]
+    """A table as the script gets it: like `rounded`, quick for millions of numbers."""
+    scaled = np.abs(table) * 10.0**digits
+    found = np.round(table, digits).astype(object)
+    # numpy multiplies before it rounds, which can tip the scale near a half: there Python's own rounding decides.
+    for place in zip(*np.nonzero(np.abs(scaled % 1.0 - 0.5) < 1e-6), strict=True):
+        found[place] = round(float(table[place]), digits)
+    found[~np.isfinite(table)] = None
+    rows: list[list[Number]] = found.tolist()
+    return rows
 
 
 def shown(value: Any, digits: int = DIGITS) -> str:

@@ -113,7 +113,7 @@ class DepthRun:
     def layers(self) -> list[int]:
         """The layers that the lists of examples are over."""
         chosen = (self.settings.get("patch") or {}).get("layers")
-        return list(chosen) if chosen else list(range(len(self.examples[0]["s1_scores"]) if self.examples else 0))
+        return list(chosen) if chosen else list(range(self.tables()[0].shape[-1] if self.examples else 0))
 
     @cached_property
     def profile(self) -> list[dict[str, Any]]:
@@ -127,8 +127,8 @@ class DepthRun:
             return []
         found = [
             ExampleDepth(
-                e["idx"], e["uds"], e["ft_layers"], e["erased_layers"], e["full_score"], self.layers, e["s1_scores"],
-                e["s2_scores"], e["s1_deltas"], e["s2_deltas"],
+                e["idx"], e["uds"], e["ft_layers"], e["erased_layers"], e["full_score"], self.layers, [], [], e["s1_deltas"],
+                e["s2_deltas"],
             )
             for e in self.examples
         ]  # fmt: skip
@@ -201,9 +201,11 @@ def _note_unfinished(shelf: Shelf) -> None:
 
 
 def _slim(line: str) -> dict[str, Any]:
-    """One example without the per-layer objects, which repeat its lists and are two thirds of the text."""
+    """One example without what repeats its deltas: objects per layer, and scores. They are three quarters of the text."""
     start = line.find(', "layer_records": ')
-    middle = line.find(', "s1_scores": ', start)
+    middle = line.find(', "s1_deltas": ', start)
+    if line.startswith("null", middle + len(', "s1_deltas": ')):  # metric em has scores only
+        middle = line.find(', "s1_scores": ', start)
     end = line.find(', "s1_details": ', middle)
     whole = min(start, middle, end) >= 0
     found: dict[str, Any] = json.loads(line[:start] + line[middle:end] + "}" if whole else line)

@@ -137,8 +137,9 @@ def _typed(run: Row, model: Row) -> Row:
 
 def _is_own(run: Row, model: Row) -> bool:
     """Whether a training belongs to this unlearned model or is a control of it."""
-    if run.get("dataset") != model.get("dataset") or run["rtt_eval_split_id"] is None:
-        return False
+    held_out = run["rtt_eval_split_id"]
+    if run.get("dataset") != model.get("dataset") or held_out is None or held_out == -1:
+        return False  # -1: trained on all splits, so nothing was held out
     if run["rtt_condition"] == UNLEARNED:
         return bool(run["rtt_start_model_path"] == model["model_path"])
     if run["rtt_condition"] == BASE:

@@ -81,18 +81,18 @@ class Bench:
 
         return self._keep(("evaluate", *self._asked(work), work.data_dir, loading), make)
 
-    def read_ahead(self, place: str) -> None:
+    def read_ahead(self, place: str | None) -> None:
         """Fetch, read and hash a checkpoint in the background, so that loading it finds everything in memory."""
 
         def read() -> None:
             from residuum.models.weights import find
 
             try:
-                find(place).fingerprint()
+                find(str(place)).fingerprint()
             except (InputError, OSError):
                 return  # its own task will say so
 
-        if self._reader is None or not self._reader.is_alive():
+        if place is not None and (self._reader is None or not self._reader.is_alive()):
             self._reader = threading.Thread(target=read, daemon=True)
             self._reader.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import re
@@ -20,6 +21,10 @@ from residuum.sweep.work import Order, Report, Worker
 LOCAL = "local"
 _LOOK_AGAIN = 2.0
 """Seconds between two looks at what the cluster has."""
+_PATIENCE = 60.0
+"""Seconds until it is said that no worker could be placed."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -58,8 +63,8 @@ class RayEngine:
         self._make = ray.remote(max_restarts=0, max_task_retries=0, **share)(_RayWorker).remote
         self._numbers = itertools.count()
         self._slots: dict[int, _Slot] = {}
-        self._lost: list[tuple[int, Report]] = []
         self._looked = -math.inf
+        self._hopeful_until = time.monotonic() + _PATIENCE
 
     def free(self) -> Sequence[int]:
         """Actors that are up and have nothing to do."""
@@ -70,6 +75,12 @@ class RayEngine:
                     del self._slots[number]
                 else:
                     slot.greeted, slot.answer = True, None
+        if time.monotonic() > self._hopeful_until and not any(slot.greeted for slot in self._slots.values()):
+            self._hopeful_until = math.inf
+            free = self._ray.available_resources()
+            log.warning(
+                "waiting for room: the cluster has %g CPUs and %g GPUs free", free.get("CPU", 0), free.get("GPU", 0)
+            )
         return [number for number, slot in self._slots.items() if slot.greeted and slot.answer is None]
 
     def submit(self, worker: int, order: Order) -> None:
@@ -165,7 +176,7 @@ def _connect(ray: Any, config: EngineConfig) -> None:
     _check_reachable(ray, str(config.address))
     try:
         ray.init(address=config.address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise _no_cluster(str(config.address), str(error).split("\n")[0]) from error
 
 

@@ -83,9 +83,7 @@ class _Planner:
             annotated = str(Path(request.data_dir) / "forget10_annotated.json")
         self.shared: dict[str, Any] = {"data": absolute(annotated), "data_dir": absolute(request.data_dir)}
         self.identities: dict[str, Any] = {key: data_identity(place) for key, place in self.shared.items()}
-        needed = {use for name in self._kinds() for use in KINDS[name].uses} | (
-            {"full_model"} if request.unlearn else set()
-        )
+        needed = {use for name in self._kinds() for use in KINDS[name].uses}
         for role in sorted(needed & {"full_model", "retain_model"}):
             (source,) = look_up([getattr(request, role)])
             self.shared[role], self.identities[role] = source.place, source.identity
@@ -94,7 +92,9 @@ class _Planner:
     def tasks(self) -> list[SweepTask]:
         made = self._made()
         found = list(made.values())
-        models = [*self._made_sources(made), *self._given_sources()]
+        given = [*self._made_sources(made), *self._given_sources()]
+        # One place may be given in two ways, or be what the plan itself makes.
+        models = list({source.place: source for source in reversed(given)}.values())[::-1]
         check_names([*models, *([self._reference()] if "retain_model" in self.shared else [])])
         for name in self._kinds():
             if KINDS[name].reference and (models or self.request.task):
@@ -130,17 +130,16 @@ class _Planner:
             raise UsageError(
                 f"two models of the plan are called {twice[0]}.\n  Make them in two sweeps, or give one another out."
             )
-        starts = dict(
-            zip({m.start: None for m in members}, look_up(list({m.start: None for m in members})), strict=True)
-        )
-        return {
-            member.name: SweepTask(
-                name=f"unlearn/{member.name}", kind="unlearn", group=group, output=f"{member.out}/manifest.json",
-                spec=self._spec(KINDS["unlearn"], member.name, member.options, model=starts[member.start].identity),
-                work=Work(member.name, self.request.set, member.options, model=starts[member.start].place, out=member.out),
-            )
-            for group, member in enumerate(members)
-        }  # fmt: skip
+        places = list(dict.fromkeys(member.start for member in members))
+        starts = dict(zip(places, look_up(places), strict=True))
+        tasks = {}
+        for group, member in enumerate(members):
+            start = starts[member.start]
+            work = Work(member.name, self.request.set, member.options, model=start.place, out=member.out)
+            spec = self._spec(KINDS["unlearn"], work, model=start.identity)
+            output = f"{member.out}/manifest.json"
+            tasks[member.name] = SweepTask(f"unlearn/{member.name}", "unlearn", spec, work, output=output, group=group)
+        return tasks
 
     @staticmethod
     def _made_sources(made: Mapping[str, SweepTask]) -> list[Source]:
@@ -149,18 +148,19 @@ class _Planner:
     def _audit(
         self, kind: str, source: Source, group: int | None, maker: SweepTask | None = None, **changes: Any
     ) -> SweepTask:
-        """A task about one model."""
+        """A task about one model; one with a name of its own has result folders of its own."""
         entry = KINDS[kind]
+        folder = f"{self.request.set}-{file_name(changes['name'])}" if "name" in changes else self.request.set
         given = {**self.request.options.get(kind, {}), **changes.pop("options", {})}
         options = {k: absolute(v) if k in (*entry.files, *entry.checkpoints) else v for k, v in given.items()}
         if entry.root is not None:
             options[entry.root] = absolute(str(given.get(entry.root, ".")))
         reference = entry.reference and source.place != self.shared.get("retain_model")
         needs = [*([maker.name] if maker else []), *([self._name(kind, self._reference())] if reference else [])]
-        work = Work(source.name, self.request.set, options, model=source.place, **self._uses(entry))
+        work = Work(source.name, folder, options, model=source.place, **self._uses(entry))
         return SweepTask(
             name=changes.get("name", self._name(kind, source)), kind=kind, group=group, work=work,
-            spec=self._spec(entry, source.name, options, model=source.identity, **{use: self.identities[use] for use in entry.uses}),
+            spec=self._spec(entry, work, model=source.identity, **{use: self.identities[use] for use in entry.uses}),
             needs=tuple(dict.fromkeys([*needs, *changes.get("needs", ())])), output=_view(entry, work),
         )  # fmt: skip
 
@@ -185,8 +185,9 @@ class _Planner:
         source, group = known.get(row["model"]) or (look_up([row["model"]])[0], None)
         return self._audit(row["do"], source, group, made.get(source.name), **changes)
 
-    def _spec(self, kind: Kind, name: str, options: Mapping[str, Any], **identities: Any) -> dict[str, Any]:
+    def _spec(self, kind: Kind, work: Work, **identities: Any) -> dict[str, Any]:
         """What decides a result: everything by content, and the names of its folders."""
+        options = work.options
         named = [key for key in (*kind.files, *kind.checkpoints) if isinstance(options.get(key), str)]
         inputs = {
             key: look_up([options[key]])[0].identity if key in kind.checkpoints else data_identity(options[key])
@@ -194,7 +195,7 @@ class _Planner:
         }
         kept = {key: value for key, value in options.items() if key not in inputs and key != kind.root}
         return {
-            "version": VERSION, "name": name, "set": self.request.set, "device": self.device, "options": kept,
+            "version": VERSION, "name": work.name, "set": work.set, "device": self.device, "options": kept,
             "inputs": {**inputs, **kind.inputs(options)}, **identities,
         }  # fmt: skip
 

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -23,7 +24,7 @@ class _Child:
     """A worker process and the pipe to it."""
 
     def __init__(self, context: SpawnContext, device: str, threads: int) -> None:
-        self.device, self.busy = device, False
+        self.busy = False
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(
             target=_serve, args=(theirs, device, threads, os.getpid()), daemon=True
@@ -41,18 +42,19 @@ class ProcessEngine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._threads = config.threads
+        self._threads, self._devices = config.threads, devices(config)
         self._context = multiprocessing.get_context("spawn")
-        self._children = [_Child(self._context, device, config.threads) for device in devices(config)]
+        self._children: dict[int, _Child] = {}
 
     def free(self) -> Sequence[int]:
         """Workers without an order."""
-        return [number for number, child in enumerate(self._children) if not child.busy]
+        return [n for n in range(len(self._devices)) if n not in self._children or not self._children[n].busy]
 
     def submit(self, worker: int, order: Order) -> None:
-        """Send an order; a worker that died idle is replaced first."""
-        if not self._children[worker].process.is_alive():
-            self._replace(worker)
+        """Send an order; a worker is started with its first one, and a new one when it died."""
+        if worker not in self._children or not self._children[worker].process.is_alive():
+            self._drop(worker)
+            self._children[worker] = _Child(self._context, self._devices[worker], self._threads)
         child = self._children[worker]
         child.busy = True
         with contextlib.suppress(BrokenPipeError):  # it died this moment, which `wait` reports
@@ -60,7 +62,9 @@ class ProcessEngine:
 
     def wait(self, seconds: float) -> Sequence[tuple[int, Report]]:
         """Reports of finished tasks and of dead workers."""
-        busy = {number: child for number, child in enumerate(self._children) if child.busy}
+        busy = {number: child for number, child in self._children.items() if child.busy}
+        if not busy:
+            time.sleep(seconds)
         wait([x for child in busy.values() for x in (child.pipe, child.process.sentinel)], seconds)
         found: list[tuple[int, Report]] = []
         for number, child in busy.items():
@@ -70,21 +74,22 @@ class ProcessEngine:
             child.busy = False
             if report is None:
                 report = Report(error=_last_words(child.process), retry=True, where=f"process {child.process.pid}")
-                self._replace(number)
+                self._drop(number)
             found.append((number, report))
         return found
 
     def close(self) -> None:
         """Kill the workers: finished units are safe, and unfinished ones are done again."""
-        for child in self._children:
+        for child in self._children.values():
             child.process.kill()
-        for child in self._children:
-            child.process.join()
+        for number in list(self._children):
+            self._drop(number)
 
-    def _replace(self, number: int) -> None:
-        self._children[number].process.join()
-        self._children[number].pipe.close()
-        self._children[number] = _Child(self._context, self._children[number].device, self._threads)
+    def _drop(self, number: int) -> None:
+        """Bury a dead worker."""
+        if child := self._children.pop(number, None):
+            child.process.join()
+            child.pipe.close()
 
 
 def _receive(pipe: Connection[Order, Report]) -> Report | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from residuum.errors import InputError, ResiduumError
+from residuum.store import canonical
 from residuum.sweep.tasks import Work
 
 if TYPE_CHECKING:
@@ -112,10 +113,12 @@ class Worker:
                         f"{platform.node()} does not see the folder of the run store, so others would not see the model"
                         " it makes.\n  Give --runs and out on storage that all nodes share."
                     )
-                self._make_room(order)
-                if order.ahead is not None:
+                self._make_room(order, order.work.model)
+                with contextlib.suppress(InputError):  # no room to read ahead is no reason to fail
+                    self._make_room(order, order.ahead)
                     bench.read_ahead(order.ahead)
                 found = KINDS[order.kind].run(order.work, bench)
+                canonical(found.columns)  # what cannot be filed fails here, with its log
         except Exception as error:
             bench.clear()
             if not isinstance(error, ResiduumError):
@@ -136,12 +139,11 @@ class Worker:
         return self._benches[root]
 
     @staticmethod
-    def _make_room(order: Order) -> None:
-        if order.max_disk is not None and order.work.model is not None:
+    def _make_room(order: Order, place: str | None) -> None:
+        if order.max_disk is not None and place is not None:
             from residuum.sweep.hubcache import make_room
 
-            for place in dict.fromkeys(p for p in (order.work.model, order.ahead) if p is not None):
-                make_room(place, order.max_disk, keep=order.protected, evict=order.evict)
+            make_room(place, order.max_disk, keep=order.protected, evict=order.evict)
 
     def _new_files(self) -> bytes | None:
         """What the private store got since the last report."""

@@ -164,11 +164,14 @@ const DRAW = {
       const share = Math.min(1, Math.max(0, (value - spec.min) / (spec.max - spec.min)));
       return share < 0.5 ? `color-mix(in srgb, var(--bad) ${(100 - 200 * share).toFixed(0)}%, var(--paper))` : `color-mix(in srgb, var(--good) ${(200 * share - 100).toFixed(0)}%, var(--paper))`;
     };
+    const many = rows * columns > 2500, shapes = new Map();  // of thousands of cells, one shape per shade
     spec.values.forEach((row, r) => row.forEach((value, c) => {
-      const y = bottom - (r + 1) * high;
-      const cell = svg("rect", { x: left + c * wide, y, width: wide + 0.3, height: high + 0.3, ...(value === null ? { class: "cell-none" } : { fill: shade(value) }) }, root);
-      if (rows * columns <= 2500) svg("title", {}, cell, `${spec.y.label} ${spec.y.names[r]}, ${spec.x.label.split(",")[0]} ${spec.x.names[c]}: ${pad(value, spec.digits)}`);
+      const x = left + c * wide, y = bottom - (r + 1) * high, fill = value === null ? "var(--line)" : shade(value);
+      if (many) return shapes.set(fill, `${shapes.get(fill) || ""}M${x.toFixed(2)},${y.toFixed(2)}h${(wide + 0.3).toFixed(2)}v${(high + 0.3).toFixed(2)}h${(-wide - 0.3).toFixed(2)}z`);
+      const cell = svg("rect", { x, y, width: wide + 0.3, height: high + 0.3, fill }, root);
+      svg("title", {}, cell, `${spec.y.label} ${spec.y.names[r]}, ${spec.x.label.split(",")[0]} ${spec.x.names[c]}: ${pad(value, spec.digits)}`);
     }));
+    for (const [fill, d] of shapes) svg("path", { d, fill }, root);
     const every = Math.ceil(rows / 16);
     spec.y.names.forEach((name, r) => { if (r % every === 0) svg("text", { x: left - 6, y: bottom - (r + 0.5) * high + 4, "text-anchor": "end" }, root, name); });
     const step = Math.ceil(columns / 10);
