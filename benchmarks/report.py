@@ -82,12 +82,13 @@ def main() -> None:
             started = time.monotonic()
             make(root, chosen.models, chosen.examples, chosen.layers)
             print(f"store made in {time.monotonic() - started:.0f} s")
-        started = time.monotonic()
+        started, busy = time.monotonic(), time.process_time()
         page = build_report(root, Path(scratch) / "report.html")
         built, size = time.monotonic() - started, page.stat().st_size / 2**20
+        busy = time.process_time() - busy
         opened = open_page(page)
     print(f"{chosen.models} models x {chosen.examples} examples x {chosen.layers} layers")
-    print(f"page made in {built:.1f} s (target 60), {size:.1f} MB (target 30)")
+    print(f"page made in {built:.1f} s (target 60; {busy:.1f} s of CPU), {size:.1f} MB (target 30)")
     print("not opened: no Chromium" if opened is None else f"opened in {opened:.2f} s (target 3)")
     if built > 60 or size > 30 or (opened or 0) > 3:
         sys.exit("a target is missed")

@@ -59,25 +59,29 @@ def build(hidden: int, items: int, folder: Path) -> tuple[LM, McqFacts]:
     return LM.from_model(LlamaForCausalLM(config), tokenizer, name="bench"), load_mcq_facts(folder)
 
 
-def run_together(plan: Plan, store: Store) -> Scores:
-    """Every training once, by the engine."""
-    Engine(plan, store).work(title=None)
-    tasks = {(run.run_id, epoch): plan.epoch_task(run, epoch) for run in plan.runs for epoch in EPOCHS}
-    units = {key: store.get(task) for key, task in tasks.items()}
-    return {key: unit.arrays()["scores"] for key, unit in units.items() if unit is not None}
+def run_both(plan: Plan, lm: LM, store: Store, folder: Path) -> tuple[Scores, Scores, float, float]:
+    """Every run by the engine, then cell by cell: in turns, so that whatever else the machine does slows both.
 
-
-def run_one_by_one(plan: Plan, lm: LM, folder: Path) -> Scores:
-    """One training per cell, asked once at its end."""
+    Returns:
+        Scores of the engine and of the cells, and the seconds of each.
+    """
     fresh = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
-    found: Scores = {}
+    engine, apart, ours, theirs = Engine(plan, store), Scores(), 0.0, 0.0
+    began = time.process_time()
+    engine.evaluate(plan.base)
+    ours += time.process_time() - began
     for run in plan.runs:
+        began = time.process_time()
+        engine.retrain(run)
+        half = time.process_time()
         for epochs in EPOCHS:
             lm.model.load_state_dict(fresh)
             train_cell(plan, run, lm, epochs, folder / f"{run.run_id}-{epochs}")
-            found[run.run_id, epochs] = plan.facts.score(lm, plan.facts.splits[run.held_out]).scores
-    lm.model.load_state_dict(fresh)
-    return found
+            apart[run.run_id, epochs] = plan.facts.score(lm, plan.facts.splits[run.held_out]).scores
+        ours, theirs = ours + half - began, theirs + time.process_time() - half
+    tasks = {(run.run_id, epoch): plan.epoch_task(run, epoch) for run in plan.runs for epoch in EPOCHS}
+    units = {key: store.get(task) for key, task in tasks.items()}
+    return {key: unit.arrays()["scores"] for key, unit in units.items() if unit is not None}, apart, ours, theirs
 
 
 def train_cell(plan: Plan, run: RunSpec, lm: LM, epochs: int, folder: Path) -> None:
@@ -115,11 +119,7 @@ def main() -> int:
         fresh = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
         train_cell(plan, plan.runs[0], lm, 1, folder / "warm-up")
         lm.model.load_state_dict(fresh)
-        began = time.process_time()
-        together = run_together(plan, Store(folder / "runs"))
-        half = time.process_time()
-        apart = run_one_by_one(plan, lm, folder / "work")
-        ours, theirs = half - began, time.process_time() - half
+        together, apart, ours, theirs = run_both(plan, lm, Store(folder / "runs"), folder / "work")
     same = together.keys() == apart.keys() and all(np.array_equal(together[key], apart[key]) for key in apart)
     print(f"{len(plan.runs)} runs, epochs {list(EPOCHS)}, {len(apart)} cells")
     print(f"one training per run   {ours:7.1f} s")

@@ -88,7 +88,7 @@ def measure_overhead(world: World, scratch: Path, number: int) -> None:
 
 
 def measure_speed_up(world: World, scratch: Path) -> None:
-    walls = {}
+    walls, busy = {}, {}
     for workers in (1, 2):
         grid = {"method": "npo", "lr": [1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 8e-4], "epochs": 12, "batch_size": 5,
                 "accumulation": 1, "out": str(scratch / f"made{workers}")}  # fmt: skip
@@ -97,9 +97,13 @@ def measure_speed_up(world: World, scratch: Path) -> None:
         run_plan(plan, store.root)
         ends = sorted(store.path(task.unit).stat().st_mtime for task in plan.tasks)
         walls[workers] = ends[-1] - ends[1]  # from the second on: both workers are up by then
+        later = [store.get(task.unit) for task in plan.tasks if store.path(task.unit).stat().st_mtime > ends[1]]
+        busy[workers] = sum(unit.value["seconds"] for unit in later if unit) / walls[workers] / workers
     print(
         f"\nsix unlearnings: {walls[1]:.1f} s with 1 worker, {walls[2]:.1f} s with 2: speed-up {walls[1] / walls[2]:.2f}"
     )
+    # On a machine that others use too, two workers get no more than the cores that are left.
+    print(f"share of the time that workers had a task: {busy[1]:.0%} and {busy[2]:.0%}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")  # fmt: skip
 
 
 def measure_table(scratch: Path, number: int) -> float:

@@ -36,13 +36,17 @@ def main() -> None:
         page = browser.new_page(viewport={"width": WIDTH, "height": MOST})
         page.goto(source.as_uri())
         page.wait_for_selector("html[data-ready=yes]")
-        page.add_style_tag(content="header { position: static !important; } .scroll { max-height: 20rem; }")
+        page.add_style_tag(
+            content="header { position: static !important; } .scroll { max-height: 20rem; } .card, .scroll { content-visibility: visible !important; }"
+        )
+        page.wait_for_timeout(500)
         for section in page.locator("main > section").all():
             name = section.get_attribute("id")
+            page.evaluate("name => document.getElementById(name).scrollIntoView({behavior: 'instant'})", name)
             image = Image.open(io.BytesIO(section.screenshot()))
             image = image.crop((0, 0, image.width, min(image.height, MOST)))
             path = target / f"report-{name}.png"
-            image.convert("RGB").quantize(48).save(path, optimize=True)
+            image.convert("RGB").quantize(128).save(path, optimize=True)
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
         browser.close()
 

@@ -17,7 +17,9 @@ import torch
 
 import residuum
 from residuum.cli.app import print_table
-from residuum.meta.embedded import meta_evaluate_world
+from residuum.meta.attacks import run_robustness
+from residuum.meta.embedded import world_bench, world_faithfulness
+from residuum.meta.table import Table
 from residuum.metrics.evaluate import Evaluation, Evaluator, Settings
 from residuum.metrics.splits import Splits
 from residuum.patching.depth import depth_profile
@@ -96,9 +98,22 @@ def probe(world: World, models: dict[str, Path], runs: Path) -> list[dict[str, A
     return rows
 
 
-def trust(world: World, runs: Path) -> list[dict[str, Any]]:
+def trust(world: World, models: dict[str, Path], runs: Path) -> list[dict[str, Any]]:
     """Which metric to trust: four models that know against four that do not, and the unlearned ones attacked."""
-    table = meta_evaluate_world(world, size=4, metrics="uds,em,es,prob,truth_ratio,rouge,mia_loss", runs=runs)
+    bench, metrics = world_bench(world, runs=runs), "uds,em,es,prob,truth_ratio,rouge,mia_loss"
+    pools = world_faithfulness(world, bench, size=4, metrics=metrics)
+    pools.save(runs / "faithfulness")
+    attacked, logs = run_robustness(
+        bench,
+        [str(path) for path in models.values()],
+        metrics=metrics,
+        thresholds=pools.thresholds,
+        fluency=False,
+        workers=2,
+    )
+    attacked.save(runs / "meta_eval", logs)
+    table = Table(pools, attacked)
+    table.save(runs / "meta_eval")
     return [{key: row[key] for key in ("metric", "auc", "Q", "R", "overall", "usable")} for row in table.rows()]
 
 
@@ -148,7 +163,9 @@ def main() -> None:
     )
     print_table("Does a direction control behaviour? (a toy subject and judge, scores 0 to 100)", steer(chosen.out))
     print_table("Does training on related facts bring it back? (RTT, accuracy)", retrain(world, models, chosen.out))
-    print_table("Which metric can be trusted? (four models a pool: wide intervals)", trust(world, chosen.out / "runs"))
+    print_table(
+        "Which metric can be trusted? (four models a pool: wide intervals)", trust(world, models, chosen.out / "runs")
+    )
     print(f"Run folders with pictures: {chosen.out / 'runs'}. It took {time.monotonic() - started:.0f} s.")
     print(f"Report: {residuum.build_report(chosen.out, out=chosen.out / 'report.html')}")
 

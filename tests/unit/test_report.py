@@ -206,7 +206,7 @@ def test_rtt_numbers_equal_its_summary_file(page):
 
 def test_attacks_and_probes_stand_on_the_card(page):
     assert "relearning" in page.text
-    assert "EM 0.500 to 0.900 (retain's own shift +0.050)" in page.text
+    assert "EM 0.500 to 0.900 (retain +0.050)" in page.text
     assert "model_diff: accuracy 0.200 to 0.700" in page.text
     assert "A 0.400 to B 0.650 (0.550 to 0.750)" in page.text
 

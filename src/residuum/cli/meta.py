@@ -4,16 +4,59 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from residuum.cli.app import app, group
+from residuum.cli.meta_checks import (
+    check_asked,
+    check_folders,
+    check_unused,
+    form_named,
+    nearby_thresholds,
+    read_thresholds,
+    said,
+)
+from residuum.cli.meta_options import (
+    Against,
+    AsJson,
+    Attack,
+    Attn,
+    BatchTokens,
+    Common,
+    Compat,
+    DataDir,
+    Date,
+    Dtype,
+    Floor,
+    Fluency,
+    ForgetSplit,
+    Format,
+    FormOption,
+    FullModel,
+    Gpu,
+    InWorld,
+    Keep,
+    MaskMode,
+    Methods,
+    Metrics,
+    Models,
+    PoolN,
+    PoolP,
+    RelearnEpochs,
+    RelearnLr,
+    RetainModel,
+    Runs,
+    Seed,
+    Size,
+    SystemPrompt,
+    Workers,
+)
 from residuum.cli.metatables import show_attacked, show_pools, show_table
 from residuum.data.prompts import ChatFormat
-from residuum.errors import DataError, PartlyFailed, UsageError
+from residuum.errors import PartlyFailed, UsageError
 from residuum.models.names import FULL, POOL_N, POOL_P, RETAIN, subset_150
 
 if TYPE_CHECKING:
@@ -27,51 +70,9 @@ meta = group(
 )
 app.add_typer(meta, name="meta")
 
-_LIST = "published, names with commas, or a file with a name per line."
-PoolP = Annotated[str, typer.Option(help=f"Models that know the forget set: {_LIST}")]
-PoolN = Annotated[str, typer.Option(help=f"Models that do not: {_LIST}")]
-Models = Annotated[str, typer.Option(help=f"Unlearned models to attack: {_LIST}")]
-Attack = Annotated[str, typer.Option(help="quantization, relearning, or both with a comma.")]
-Metrics = Annotated[str, typer.Option(help="all (the 22 of the published table), or keys and categories with commas.")]
-InWorld = Annotated[
-    str | None,
-    typer.Option(
-        "--world", help="Embedded world instead of models: a folder, or authors to build one; makes its models."
-    ),
-]
-Size = Annotated[int, typer.Option(help="With --world: models per pool.")]
-Methods = Annotated[
-    str | None, typer.Option(help="With --world: unlearning methods with commas; all eight by default.")
-]
-Floor = Annotated[float, typer.Option(help="Least utility relative to the full model.")]
-FormOption = Annotated[
-    str, typer.Option("--form", help="symmetric, or one-directional (only returning knowledge counts).")
-]
-Common = Annotated[bool, typer.Option("--common-subset", help="Judge all metrics on the models that all can use.")]
-Against = Annotated[str, typer.Option("--compare", help="The metric that every other is compared with, pair by pair.")]
-RelearnLr = Annotated[float | None, typer.Option(help="Peak learning rate of relearning; 2e-5.")]
-RelearnEpochs = Annotated[int | None, typer.Option(help="Epochs of relearning; 1.")]
-Keep = Annotated[bool, typer.Option("--keep-relearned", help="Leave the relearned checkpoints in {runs}/relearned.")]
-DataDir = Annotated[str, typer.Option(help="Folder of splits with TOFU's names, or tofu for the hub.")]
-FullModel = Annotated[str, typer.Option(help="The model that knows.")]
-RetainModel = Annotated[str, typer.Option(help="The model that never saw the forget set.")]
-ForgetSplit = Annotated[str, typer.Option(help="forget01, forget05 or forget10.")]
-Format = Annotated[str, typer.Option(help="chat, or raw for a tokenizer without a chat template.")]
-SystemPrompt = Annotated[str, typer.Option(help='Of the chat; "" for none.')]
-Date = Annotated[str, typer.Option(help="What Llama 3's template calls today.")]
-MaskMode = Annotated[str, typer.Option(help="length, or pad_id as open-unlearning has it.")]
-Compat = Annotated[str | None, typer.Option(help="published: UDS as the published code does it, errors included.")]
-Fluency = Annotated[
-    str | None, typer.Option(help="Gibberish classifier; the published one when left out, none for utility without it.")
-]
-BatchTokens = Annotated[int, typer.Option(help="Padded tokens per batch.")]
-Gpu = Annotated[int | None, typer.Option(help="GPU number; the first one, else the CPU, when left out.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Attn = Annotated[str | None, typer.Option(help="sdpa, eager or flash_attention_2.")]
-Seed = Annotated[int, typer.Option(help="Seed of every bootstrap.")]
-Workers = Annotated[int | None, typer.Option(help="Processes; 1, with --world 2.")]
-Runs = Annotated[Path | None, typer.Option(help="Root of the run store; RESIDUUM_RUNS or runs/.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_WITH_FOLDERS = {"metrics", "utility_floor", "form", "common_subset", "faithfulness", "robustness", "out", "runs", "as_json"}  # fmt: skip
+_WITH_VALUES = {"metrics", "attack", "from_values", "faithfulness", "retain_model", "utility_floor", "form", "common_subset", "out", "seed", "runs", "as_json"}  # fmt: skip
+"""What still has a meaning when no model is asked."""
 
 
 @meta.command("faithfulness")
@@ -93,6 +94,7 @@ def faithfulness_command(
     Examples: `residuum meta faithfulness --pool-p published --pool-n published --gpu 0`,
     `residuum meta faithfulness --pool-p p.txt --pool-n n.txt --data-dir w/data --full-model w/models/full --retain-model w/models/retain90`
     """
+    check_asked(ctx)
     bench, place = _bench(ctx.params)
     pools = _pools(bench, place, pool_p, pool_n, metrics, compare, size, workers)
     folder = pools.save(out or Path(bench.runs) / "faithfulness")
@@ -126,11 +128,13 @@ def robustness_command(
     from residuum.folders import runs_folder
 
     if from_values is not None:
-        attacked = _from_values(from_values, faithfulness, retain_model, utility_floor, form, common_subset, seed)
+        check_unused(ctx, "with --from-values", set(ctx.params) - _WITH_VALUES)
+        attacked = _from_values(from_values, faithfulness, retain_model, metrics, attack, utility_floor, form, common_subset, seed)  # fmt: skip
         folder = attacked.save(out or Path(runs or runs_folder()) / "meta_eval")
     else:
+        check_asked(ctx)
         bench, place = _bench(ctx.params)
-        thresholds = _thresholds(faithfulness) if faithfulness else _nearby_thresholds(bench)
+        thresholds = read_thresholds(faithfulness) if faithfulness else nearby_thresholds(bench)
         attacked, logs = _attack(bench, place, models, attack, metrics, thresholds, utility_floor, form, common_subset, methods, workers)  # fmt: skip
         folder = attacked.save(out or Path(bench.runs) / "meta_eval", logs)
     show_attacked(attacked, folder, as_json)
@@ -167,10 +171,17 @@ def table_command(
     if (faithfulness is None) != (robustness is None):
         raise UsageError("--faithfulness and --robustness go together: give both folders, or neither.")
     if faithfulness and robustness:
+        check_unused(ctx, "with finished folders", set(ctx.params) - _WITH_FOLDERS)
         names = None if metrics == "all" else choose(metrics)
-        table = Table(Pools.load(faithfulness, names), Attacked.load(robustness, names, common_subset=common_subset))
+        pools = Pools.load(faithfulness, names)
+        changes: dict[str, Any] = {"form": form_named(form)} if said(ctx, "form") else {}
+        changes |= {"utility_floor": utility_floor} if said(ctx, "utility_floor") else {}
+        changes |= {"common_subset": True} if common_subset else {}
+        table = Table(pools, Attacked.load(robustness, names, thresholds=pools.thresholds, **changes))
+        check_folders(table.pools, table.attacked)
         folder = table.save(out or robustness)
     else:
+        check_asked(ctx)
         bench, place = _bench(ctx.params)
         root = out or Path(runs or runs_folder())
         pools = _pools(bench, place, pool_p, pool_n, metrics, compare, size, workers)
@@ -238,7 +249,7 @@ def _attack(
 
     options = {
         "attacks": attack.split(","), "metrics": metrics, "thresholds": thresholds, "utility_floor": utility_floor,
-        "form": _form(form), "common_subset": common_subset,
+        "form": form_named(form), "common_subset": common_subset,
     }  # fmt: skip
     if place is not None and models == "published":
         from residuum.meta.embedded import world_robustness
@@ -255,48 +266,19 @@ def _attack(
 
 
 def _from_values(
-    path: Path, faithfulness: Path | None, retain: str, utility_floor: float, form: str, common_subset: bool, seed: int
-) -> Attacked:
-    from residuum.meta.attacked import Rules
+    path: Path, faithfulness: Path | None, retain: str, metrics: str, attack: str, utility_floor: float, form: str,
+    common_subset: bool, seed: int,
+) -> Attacked:  # fmt: skip
+    from residuum.meta.attacked import ATTACKS, Rules
     from residuum.meta.values import robustness_from_values
-
-    rules = Rules(
-        form=_form(form), thresholds=_thresholds(faithfulness) if faithfulness else None, utility_floor=utility_floor,
-        common_subset=common_subset, seed=seed,
-    )  # fmt: skip
-    return robustness_from_values(path, rules, retain="retain" if retain == RETAIN else retain)
-
-
-def _form(word: str) -> Any:
     from residuum.registry import one_of
 
-    return one_of("form", word, "symmetric", "one-directional")
-
-
-def _thresholds(path: Path) -> dict[str, float | None]:
-    """From a faithfulness folder, its summary, or any JSON file of the form {"metrics": {"em": {"threshold": 0.6}}}."""
-    file = path / "summary.json" if path.is_dir() else path
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["metrics"]
-        return {name: None if row["threshold"] is None else float(row["threshold"]) for name, row in rows.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(
-            "holds no thresholds", path=file, hint='Wanted: {"metrics": {"em": {"threshold": 0.6}, ...}}.'
-        ) from error
-
-
-def _nearby_thresholds(bench: Bench) -> dict[str, float | None] | None:
-    """Those of the store's own faithfulness run, if it asked about the same data and references in the same way."""
-    folder = Path(bench.runs) / "faithfulness"
-    if not (folder / "summary.json").is_file():
-        return None
-    found = _thresholds(folder)
-    there = json.loads((folder / "summary.json").read_text(encoding="utf-8")).get("settings")
-    if there != json.loads(json.dumps(bench.record())):
-        typer.echo(f"residuum: the thresholds of {folder} are of other models, data or settings; not used.", err=True)
-        return None
-    typer.echo(f"residuum: thresholds of {folder}.", err=True)
-    return found
+    rules = Rules(
+        attacks=tuple(one_of("attack", word.strip(), *ATTACKS) for word in attack.split(",")), form=form_named(form), thresholds=read_thresholds(faithfulness) if faithfulness else None, utility_floor=utility_floor,
+        common_subset=common_subset, seed=seed,
+    )  # fmt: skip
+    names = None if metrics == "all" else [name.strip() for name in metrics.split(",")]
+    return robustness_from_values(path, rules, retain="retain" if retain == RETAIN else retain, metrics=names)
 
 
 def _broken(attacked: Attacked) -> dict[str, str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError, UsageError
 from residuum.meta.catalogue import threshold_metric
 from residuum.meta.faithfulness import in_knowledge_direction
-from residuum.meta.folder import write_logs
+from residuum.meta.folder import named, write_logs
 from residuum.meta.robustness import (
     UTILITY_FLOOR,
     Change,
@@ -59,7 +59,8 @@ class Attacked:
     models: list[Model]
     metrics: dict[str, Robustness]
     counts: dict[str, dict[str, int]]
-    """Per metric: all, undefined, low_utility, still_knows, usable; then what an attack took: diverged, lost."""
+    """Per metric: all, undefined, low_utility, still_knows, usable; in a common subset also not_common; then what an attack
+    took: diverged, lost."""
     usable: dict[str, list[str]]
     notes: list[str]
     rules: Rules
@@ -118,27 +119,27 @@ class Attacked:
         return folder
 
     @classmethod
-    def load(cls, folder: Path, metrics: Sequence[str] | None = None, *, common_subset: bool = False) -> Attacked:
+    def load(cls, folder: Path, metrics: Sequence[str] | None = None, **changes: Any) -> Attacked:
         """What a finished folder says, computed anew from its values.
 
         Args:
             folder: of `save`.
             metrics: only these; all that are there when left out.
-            common_subset: judge them on the same models, even if the folder did not.
+            changes: fields of `Rules` to judge by instead of the folder's own.
 
         Raises:
-            DataError: it is not such a folder.
+            DataError: it is not such a folder, or has none of these metrics.
         """
         try:
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             models = json.loads((folder / "results.json").read_text(encoding="utf-8"))
             rules = Rules(
                 tuple(summary["attacks"]), summary["form"], summary["thresholds"], summary["utility"]["floor"],
-                common_subset or summary["common_subset"], {name: row["higher_means"] for name, row in summary["metrics"].items()},
+                summary["common_subset"], {name: row["higher_means"] for name, row in summary["metrics"].items()},
                 summary["seed"],
             )  # fmt: skip
-            chosen = [name for name in summary["metrics"] if metrics is None or name in metrics]
-            return weigh(models, chosen, rules, summary["settings"])
+            chosen = named(summary["metrics"], metrics, folder)
+            return weigh(models, chosen, replace(rules, **changes), summary["settings"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(
                 f"this is not the folder of a finished robustness run ({type(error).__name__}: {error})", path=folder,
@@ -183,7 +184,8 @@ def weigh(models: list[Model], metrics: Sequence[str], rules: Rules, settings: d
     filtered = {name: _usable(unlearned, name, rules) for name in metrics}
     usable = {name: names for name, (names, _) in filtered.items()}
     if rules.common_subset:
-        shared = set.intersection(*map(set, usable.values())) - {m["model"] for m in unlearned if m["diverged"]}
+        whole = {m["model"] for m in unlearned if all(_change(m, n, a, rules) for n in metrics for a in rules.attacks)}
+        shared = whole.intersection(*usable.values())
         usable = {name: [model for model in names if model in shared] for name, names in usable.items()}
         notes.append(f"common subset: {len(shared)} models are usable for all {len(metrics)} metrics")
     found, counts = {}, {}
@@ -202,6 +204,7 @@ def weigh(models: list[Model], metrics: Sequence[str], rules: Rules, settings: d
         counts[name] = {
             **filtered[name][1],
             "usable": len(own),
+            **({"not_common": filtered[name][1]["usable"] - len(own)} if rules.common_subset else {}),
             "diverged": sum(model["diverged"] for model in own),
             "lost": sum(len(own) - len(made) for made in changes.values()) - sum(model["diverged"] for model in own),
         }
@@ -239,6 +242,8 @@ def _notes(unlearned: Sequence[Model], metrics: Sequence[str], rules: Rules) -> 
         notes.append(
             "no faithfulness thresholds are given: models that a metric calls unlearned are not told from others"
         )
+    elif bare := [name for name in metrics if rules.thresholds.get(_decides(name, rules)) is None]:
+        notes.append(f"no faithfulness threshold, so every model that kept its utility counts: {', '.join(bare)}")
     if all(model["utility_rel"] is None for model in unlearned):
         notes.append("no relative utility is given: no model is left out for it")
     if diverged := [model["model"] for model in unlearned if model["diverged"]]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError
-from residuum.meta.attacked import Attacked
-from residuum.meta.attacks import Logs, run_robustness
+from residuum.meta.attacked import ATTACKS, Attacked
+from residuum.meta.attacks import Logs, check_attacks, run_robustness
 from residuum.meta.bench import Bench, Relearning
+from residuum.meta.catalogue import choose
 from residuum.meta.pools import Pools, run_faithfulness
 from residuum.meta.table import Table
 from residuum.worlds.build import THREADS, World, build_world
@@ -64,6 +65,7 @@ def world_faithfulness(world: World, bench: Bench, *, size: int = SIZE, workers:
         workers: processes of one thread each.
         options: of `run_faithfulness`.
     """
+    choose(options.get("metrics", "all"))
     members = population(size, seed=world.info["seed"])
     folders = train_population(world, members, workers=workers)
     pools = {pool: [str(folders[m.name]) for m in members if m.pool == pool] for pool in ("P", "N")}
@@ -84,6 +86,8 @@ def world_robustness(
         workers: processes of one thread each.
         options: of `run_robustness`.
     """
+    check_attacks(options.get("attacks", ATTACKS))
+    choose(options.get("metrics", "all"))
     models = [
         str(path)
         for longer in LENGTHS
@@ -113,6 +117,7 @@ def meta_evaluate_world(
         runs: root of the run store; ``runs`` of the world when left out.
         workers: processes of one thread each.
     """
+    check_attacks(ATTACKS)
     bench = world_bench(world, runs=runs)
     folder = Path(out or bench.runs)
     pools = world_faithfulness(world, bench, size=size, metrics=metrics, workers=workers)

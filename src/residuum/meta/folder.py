@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,19 @@ def read_models(text: str, published: Sequence[str]) -> list[str]:
     """A list of models: ``published``, names with commas, or a text file with a name per line (``#`` begins a comment).
 
     Raises:
-        DataError: the file names no model.
+        DataError: the file names no model, or is no text.
         UnknownName: a name is neither registered nor a folder.
     """
     path = Path(text)
     if text == "published":
         return list(published)
-    if path.is_file() and path.suffix != ".gguf":
-        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    if path.suffix != ".gguf" and _is_file(path):
+        try:
+            lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"is no readable list of models: {error}", path=path, hint="Write one name, hub id or folder per line."
+            ) from error
         names = [line for line in lines if line]
         if not names:
             raise DataError("names no model", path=path, hint="Write one name, hub id or folder per line.")
@@ -33,6 +38,18 @@ def read_models(text: str, published: Sequence[str]) -> list[str]:
     for name in names:
         resolve(name)
     return names
+
+
+def named(there: Iterable[str], metrics: Sequence[str] | None, folder: Path) -> list[str]:
+    """Those of a folder's metrics that are asked for; all when none are.
+
+    Raises:
+        DataError: one that is asked for is not there.
+    """
+    found = list(there)
+    if absent := [name for name in metrics or () if name not in found]:
+        raise DataError(f"has no values of {', '.join(absent)}", path=folder, hint=f"It has {', '.join(found)}.")
+    return found if metrics is None else [name for name in found if name in metrics]
 
 
 def labels(models: Sequence[str]) -> list[str]:
@@ -61,6 +78,13 @@ def _lines(model: str, record: Mapping[str, Any]) -> str:
     if "seconds" in record:
         lines.append(f"  {record['seconds']} s")
     return "\n".join(lines) + "\n"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # many names with commas are longer than a file's name may be
+        return False
 
 
 def _short(model: str) -> str:

@@ -58,6 +58,7 @@ _REASONS = {
     "low_utility": "lost their utility",
     "still_knows": "still know",
     "undefined": "undefined",
+    "not_common": "not usable for all metrics",
     "diverged": "diverged",
 }
 _NUMBERS = ("auc", "Q", "R", "HM", "overall")

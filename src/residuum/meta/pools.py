@@ -18,7 +18,7 @@ from residuum.errors import DataError, PartlyFailed, UsageError
 from residuum.meta.bench import Bench, Case, Record, measure_all
 from residuum.meta.catalogue import choose, direction
 from residuum.meta.faithfulness import Faithfulness, compare, measure_faithfulness
-from residuum.meta.folder import labels, write_logs
+from residuum.meta.folder import labels, named, write_logs
 from residuum.models.names import resolve
 from residuum.store import write_json
 
@@ -87,13 +87,13 @@ class Pools:
         """What a finished folder says, computed anew from its values; of some metrics only, when they are given.
 
         Raises:
-            DataError: it is not such a folder.
+            DataError: it is not such a folder, or has none of these metrics.
         """
         try:
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             models = json.loads((folder / "results.json").read_text(encoding="utf-8"))
             there = [*summary["metrics"], *summary["left_out"]]
-            names = [name for name in there if metrics is None or name in metrics]
+            names = named(there, metrics, folder)
             against = next((pair["first"] for pair in summary["comparisons"]), None)
             return judge(models, names, against=against, settings=summary["settings"], seed=summary["seed"])
         except (OSError, ValueError, LookupError, TypeError) as error:

@@ -61,10 +61,15 @@ class Robustness:
 
 
 def quantization_score(before: float, after: float, form: Form = "symmetric") -> float:
-    """Q: 1 when quantization changes nothing."""
+    """Q: 1 when quantization changes nothing.
+
+    One-directional: a model that shows no more than before scores 1; one that shows something where nothing was scores 0.
+    """
     if form == "symmetric":
         return 1.0 - min(abs(after - before) / (abs(before) + abs(after) + EPS), 1.0)
-    return min(before / after, 1.0) if after > 0 else 1.0
+    if after <= 0 or after <= before:
+        return 1.0
+    return max(before / after, 0.0)
 
 
 def relearning_score(unlearned_shift: float, retain_shift: float, form: Form = "symmetric") -> float:

@@ -31,9 +31,9 @@ class Table:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per metric, the most trustworthy first, those without a number last."""
-        names = dict.fromkeys([*self.pools.metrics, *self.attacked.metrics])
+        names = dict.fromkeys([*self.pools.metrics, *self.pools.left_out, *self.attacked.metrics])
         rows = [self._row(name) for name in names]
-        return sorted(rows, key=lambda row: (row["overall"] is None, -(row["overall"] or row["auc"] or 0.0)))
+        return sorted(rows, key=_rank)
 
     def _row(self, name: str) -> dict[str, Any]:
         faithful, robust = self.pools.metrics.get(name), self.attacked.metrics.get(name)
@@ -86,6 +86,12 @@ class Table:
         write_text(folder / "table2.csv", _csv(rows))
         write_text(folder / "table2.html", table_page(rows, counts, about))
         return folder
+
+
+def _rank(row: dict[str, Any]) -> tuple[bool, float]:
+    """An overall of 0 is a number: it stands below every other, and above a metric without one."""
+    number = row["auc"] if row["overall"] is None else row["overall"]
+    return row["overall"] is None, -(number or 0.0)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

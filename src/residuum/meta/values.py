@@ -13,23 +13,28 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from residuum.errors import DataError
 from residuum.meta.attacked import ATTACKS, Attacked, Model, Rules, weigh
+from residuum.meta.folder import named
 from residuum.metrics.registry import all_metrics
 
 COLUMNS = ("model", "metric", "attack", "before", "after")
 DIRECTIONS = ("more knowledge", "less knowledge")
 
 
-def robustness_from_values(path: Path, rules: Rules, *, retain: str = "retain") -> Attacked:
+def robustness_from_values(
+    path: Path, rules: Rules, *, retain: str = "retain", metrics: Sequence[str] | None = None
+) -> Attacked:
     """Q, R and their mean from a CSV file.
 
     Args:
         path: the table, see above.
-        rules: attacks and directions are taken from the table.
+        rules: directions are taken from the table; attacks too, of those that are asked for.
         retain: what the retain model is called there.
+        metrics: only these; all that are there when left out.
 
     Raises:
         DataError: with file, line and field.
@@ -42,6 +47,8 @@ def robustness_from_values(path: Path, rules: Rules, *, retain: str = "retain") 
         name, metric, attack = row["model"], row["metric"], row["attack"]
         if attack not in ATTACKS:
             raise DataError(f"{attack!r} is none of {', '.join(ATTACKS)}", path=path, line=line, field="attack")
+        if not name:
+            raise DataError("the model has no name", path=path, line=line, field="model")
         own = _direction(row, path, line)
         if directions.setdefault(metric, own) != own:
             raise DataError(f"{metric} has two directions", path=path, line=line, field="higher_means")
@@ -60,8 +67,14 @@ def robustness_from_values(path: Path, rules: Rules, *, retain: str = "retain") 
                 hint="Both attacks start from the same model under the same settings.",
             )  # fmt: skip
         utility = _number(row, "utility_rel", path, line)
+        if None not in (utility, model["utility_rel"]) and utility != model["utility_rel"]:
+            raise DataError(f"{name} has another utility elsewhere", path=path, line=line, field="utility_rel")
         model["utility_rel"] = model["utility_rel"] if utility is None else utility
         attacks.add(attack)
+    if not attacks & set(rules.attacks):
+        raise DataError(f"has no values after {' or '.join(rules.attacks)}", path=path)
+    chosen = named(directions, metrics, path)
+    attacks &= set(rules.attacks)
     if "relearning" in attacks and retain not in models:
         raise DataError(
             f"there is no model called {retain!r}, against which relearning is judged", path=path,
@@ -73,7 +86,7 @@ def robustness_from_values(path: Path, rules: Rules, *, retain: str = "retain") 
         tuple(attack for attack in ATTACKS if attack in attacks), rules.form, rules.thresholds, rules.utility_floor,
         rules.common_subset, directions, rules.seed,
     )  # fmt: skip
-    return weigh(list(models.values()), list(directions), full, {"values": str(path), "retain_model": retain})
+    return weigh(list(models.values()), chosen, full, {"values": str(path), "retain_model": retain})
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -88,7 +101,7 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
             rows = [
                 (reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}) for row in reader
             ]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot be read: {error}", path=path) from error
     if not rows:
         raise DataError("has no rows", path=path)
@@ -98,7 +111,14 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
 def _direction(row: dict[str, str], path: Path, line: int) -> str:
     known, said = all_metrics(), row.get("higher_means", "")
     if row["metric"] in known:
-        return known[row["metric"]].higher_means
+        own = known[row["metric"]].higher_means
+        if said and said != own and own in DIRECTIONS:
+            raise DataError(f"{row['metric']} means {own}, not {said!r}", path=path, line=line, field="higher_means")
+        if own not in DIRECTIONS and not row["metric"].startswith("mia_"):
+            raise DataError(
+                f"{row['metric']} does not say how much a model knows (higher means {own})", path=path, line=line, field="metric"
+            )  # fmt: skip
+        return own
     if said not in DIRECTIONS:
         raise DataError(
             f"{row['metric']!r} is no metric of residuum", path=path, line=line, field="metric",

@@ -27,7 +27,8 @@ def _comeback(findings: Findings, model: Model, attack: str) -> Comeback:
             continue
         gained = knowledge(findings, metric, after) - knowledge(findings, metric, before)
         own = _retain_shift(findings, metric) if attack == "relearning" else 0.0
-        beside = f" (retain's own shift {own:+.3f})" if attack == "relearning" and own is not None else ""
+        compared = attack == "relearning" and own is not None and model.role != "retain"
+        beside = f" (retain {own:+.3f})" if compared else ""
         parts.append(f"{label} {shown(before)} to {shown(after)}{beside}")
         back |= own is not None and gained - own > BACK
     return Comeback(attack, "; ".join(parts) or "no metric was measured before and after", back, record["source"])

@@ -21,7 +21,7 @@ AXES = {
 
 def section(findings: Findings) -> Section | None:
     """The cards of all models."""
-    cards = [_card(findings, model) for model in findings.models]
+    cards = [card for model in findings.models if (card := _card(findings, model)).meters or card.lines]
     if not cards:
         return None
     lead = (

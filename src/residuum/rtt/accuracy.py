@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,11 +117,7 @@ def score_letters(
         shots: solved questions that come first.
         max_length: ids of a prompt to keep, the last ones.
     """
-    prompts = [mcq_prompt(item, shots) for item in items]
-    letters = letter_ids(lm.tokenizer, prompts[0], variant)
-    # The letter behind the prompt is only there to mark the row whose logits are wanted.
-    rows = [text_ids(lm.tokenizer, prompt, special=True)[-max_length:] for prompt in prompts]
-    encoded = [Encoded((*ids, letters[0][0]), len(ids)) for ids in rows]
+    letters, encoded = _encode(lm.tokenizer, tuple(items), variant, tuple(shots), max_length)
     scores = np.empty((len(items), len(LETTERS)), dtype=np.float32)
     for group in token_budget_batches([len(row) for row in encoded], MAX_TOKENS):
         with torch.inference_mode():
@@ -129,3 +126,15 @@ def score_letters(
             )
             scores[group] = torch.stack([logits[:, ids].logsumexp(dim=1) for ids in letters], dim=1).numpy(force=True)
     return Scores(scores, np.array([item.answer for item in items]))
+
+
+@lru_cache(maxsize=32)
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, items: tuple[MCQ, ...], variant: str, shots: tuple[MCQ, ...], max_length: int
+) -> tuple[list[list[int]], list[Encoded]]:
+    """The letters' tokens and the prompts as ids; remembered, because a sweep asks the same questions after every epoch."""
+    prompts = [mcq_prompt(item, shots) for item in items]
+    letters = letter_ids(tokenizer, prompts[0], variant)
+    rows = [text_ids(tokenizer, prompt, special=True)[-max_length:] for prompt in prompts]
+    # The letter behind the prompt is only there to mark the row whose logits are wanted.
+    return letters, [Encoded((*ids, letters[0][0]), len(ids)) for ids in rows]

@@ -16,9 +16,12 @@ import csv
 import io
 import json
 import math
+import os
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +82,8 @@ def stamp(when: datetime | None = None) -> str:
 
 def write_row(folder: Path, row: Mapping[str, Any], fields: Sequence[str]) -> Path:
     """Write one row under a file name that nobody has: ``{ts}--num{i}.csv``; ``ts`` is the row's ``time``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = csv_text([row], fields)
-    number = 0
-    while True:
-        path = folder / f"{row['time']}--num{number}.csv"
-        try:
-            with path.open("x", encoding="utf-8", newline="") as file:
-                file.write(text)
-            return path
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise storage_error("write", path, error) from error
+    names = (f"{row['time']}--num{number}.csv" for number in count())
+    return _write_new(folder, names, csv_text([row], fields))
 
 
 def write_logits(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> Path:
@@ -102,8 +94,10 @@ def write_logits(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def write_summary(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the summary file of now."""
-    return write_text(folder / f"{stamp()}.csv", csv_text(rows, SUMMARY_FIELDS))
+    """Write the summary file of now; of a second later, when another was written in this one."""
+    now = datetime.now(UTC)
+    names = (f"{stamp(now + timedelta(seconds=later))}.csv" for later in count())
+    return _write_new(folder, names, csv_text(rows, SUMMARY_FIELDS))
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> str:
@@ -179,6 +173,21 @@ def split_id(path: str, files: Sequence[str]) -> int | None:
         if tail[-shared:] == wanted[-shared:]:
             return index
     return None
+
+
+def _write_new(folder: Path, names: Iterator[str], text: str) -> Path:
+    """Write a whole file under the first of some names that nobody has, whoever else is writing."""
+    whole = write_text(folder / f".{os.getpid()}-{os.urandom(4).hex()}.row", text)
+    try:
+        while True:
+            path = folder / next(names)
+            with suppress(FileExistsError):
+                path.hardlink_to(whole)
+                return path
+    except OSError as error:
+        raise storage_error("write", folder, error) from error
+    finally:
+        whole.unlink()
 
 
 def _tail(path: str) -> tuple[str, ...]:

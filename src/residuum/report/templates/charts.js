@@ -44,7 +44,7 @@ function frame(root, spec, range) {
   if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
   const sx = (v) => PAD.left + ((map(v) - x0) / (x1 - x0)) * (WIDTH - PAD.left - PAD.right);
   const sy = (v) => HEIGHT - PAD.bottom - ((v - y0) / (y1 - y0)) * (HEIGHT - PAD.top - PAD.bottom);
-  for (const tick of niceTicks(y0, y1)) {
+  for (const tick of niceTicks(y0, y1).filter((t) => !range.counts || Number.isInteger(t))) {
     svg("line", { class: "grid", x1: PAD.left, x2: WIDTH - PAD.right, y1: sy(tick), y2: sy(tick) }, root);
     svg("text", { x: PAD.left - 6, y: sy(tick) + 4, "text-anchor": "end" }, root, tickText(tick));
   }
@@ -116,7 +116,7 @@ const DRAW = {
   histogram(root, spec) {
     const edges = spec.edges, most = Math.max(1, ...spec.series.flatMap((s) => s.counts));
     if (spec.rows) return DRAW.ridges(root, spec);
-    const scales = frame(root, spec, { x: [edges[0], edges[edges.length - 1]], y: [0, most * 1.05] });
+    const scales = frame(root, spec, { x: [edges[0], edges[edges.length - 1]], y: [0, most * 1.05], counts: true });
     const { sx, sy } = scales;
     for (const s of spec.series) s.counts.forEach((count, i) => {
       if (!count) return;
