@@ -97,6 +97,12 @@ def test_quantization_by_hand():
     assert quantization_score(-0.5, 0.5) == pytest.approx(0.0, abs=1e-5), "opposite signs"
 
 
+def test_knowledge_out_of_nothing_is_no_stability_in_the_one_directional_form():
+    assert quantization_score(0.0, 0.3, "one-directional") == 0.0
+    assert quantization_score(-0.1, 0.3, "one-directional") == 0.0
+    assert quantization_score(0.3, -0.1, "one-directional") == 1.0
+
+
 def test_relearning_by_hand():
     assert relearning_score(0.1, 0.1) == 1.0
     assert relearning_score(0.3, 0.1) == pytest.approx(1 - 0.2 / (0.4 + 1e-6))

@@ -24,7 +24,7 @@ from residuum.meta.robustness import (
     quantization_score,
     relearning_score,
 )
-from residuum.meta.table import Table
+from residuum.meta.table import Table, _rank
 from residuum.meta.values import robustness_from_values
 from residuum.models.names import POOL_N, POOL_P, subset_150
 
@@ -126,6 +126,22 @@ def test_a_common_subset_judges_all_metrics_on_the_same_models():
     found = verdict(common_subset=True)
     assert found.usable == {"em": ["a"], "uds": ["a"]}
     assert any("1 models are usable for all 2 metrics" in note for note in found.notes)
+
+
+def test_a_common_subset_leaves_out_models_that_an_attack_left_without_a_value():
+    gap = model("d", {"em": 0.3, "uds": 0.8}, {"em": None, "uds": 0.8}, {"em": 0.4, "uds": 0.7})
+    found = verdict([*MODELS, gap], common_subset=True)
+    assert found.usable == {"em": ["a"], "uds": ["a"]}
+    assert (found.counts["em"]["not_common"], found.counts["uds"]["not_common"]) == (1, 2)
+    assert found.counts["em"]["lost"] == 0
+    for counts in found.counts.values():
+        assert counts["all"] == sum(counts[why] for why in ("undefined", "low_utility", "still_knows", "usable", "not_common"))  # fmt: skip
+
+
+def test_a_metric_without_a_threshold_is_named():
+    found = verdict(thresholds={"em": 0.6, "uds": None})
+    assert any("no faithfulness threshold" in note and note.endswith(": uds") for note in found.notes)
+    assert not any("no faithfulness threshold" in note for note in verdict().notes)
 
 
 def test_the_one_directional_form_only_punishes_returning_knowledge():
@@ -285,6 +301,10 @@ def test_lists_are_published_names_commas_or_files(tmp_path):
         read_models(str(file), [])
     with pytest.raises(UnknownName):
         read_models("npoo", [])
+    assert read_models(",".join(["npo"] * 2000), []) == ["npo"] * 2000, "longer than any file's name"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="no readable list"):
+        read_models(str(file), [])
 
 
 def test_models_of_one_short_name_keep_their_whole_name():
@@ -303,6 +323,23 @@ def test_the_table_joins_both_and_ranks_by_overall():
     assert (em["n_p"], em["n_n"], em["usable"]) == (2, 2, 1)
     assert rows["uds"]["auc"] is None
     assert "says nothing" in rows["es"]["notes"][0]
+
+
+def test_an_overall_of_zero_ranks_below_every_other_and_what_was_left_out_has_a_row():
+    found = pools(es=0.5)
+    found.left_out["rouge"] = "too few"
+    back = [RETAIN, model("a", {"em": 0.3, "es": 0.3}, {"em": 0.3, "es": 0.3}, {"em": 0.2, "es": 0.4})]
+    back[0] = RETAIN | {
+        "before": {"em": 0.2, "es": 0.2},
+        "after": {"quantization": None, "relearning": {"em": 0.3, "es": 0.3}},
+    }
+    rows = Table(found, verdict(back, ["em", "es"], directions={"em": "more knowledge", "es": "more knowledge"})).rows()
+    assert [row["metric"] for row in rows] == ["es", "em", "rouge"]
+    assert rows[1]["overall"] == pytest.approx(0.0, abs=1e-4)
+    assert rows[1]["auc"] == 1.0
+    assert rows[2]["notes"] == ["too few"]
+    rows[1]["overall"] = 0.0
+    assert _rank(rows[0]) < _rank(rows[1]) < _rank(rows[2])
 
 
 def test_the_page_is_whole_escaped_and_needs_nothing_else(tmp_path):
@@ -342,6 +379,58 @@ def test_a_table_is_made_from_two_finished_folders(tmp_path, capsys):
     assert call("meta", "table", "--faithfulness", tmp_path / "f") == 2
 
 
+def test_a_table_of_finished_folders_judges_anew_as_asked_and_with_the_thresholds_of_its_pools(tmp_path, capsys):
+    pools(uds=0.5).save(tmp_path / "f")
+    verdict(thresholds=None).save(tmp_path / "r")
+    words = ["meta", "table", "--faithfulness", tmp_path / "f", "--robustness", tmp_path / "r", "--json"]
+    assert call(*words) == 0
+    rows = {row["metric"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["em"]["usable"] == 1, "b lies above the threshold of the pools"
+    assert call(*words, "--form", "one-directional", "--utility-floor", 0.4) == 0
+    shown = json.loads(capsys.readouterr().out)
+    rows = {row["metric"]: row for row in shown["rows"]}
+    assert (shown["form"], shown["utility"]["floor"], rows["em"]["usable"]) == ("one-directional", 0.4, 2)
+    assert rows["em"]["Q"] == pytest.approx((0.75 + 1.0) / 2)
+    assert call(*words, "--metrics", "rouge") == 2
+    assert "has no values of rouge" in capsys.readouterr().err
+    assert call(*words, "--models", "npo") == 2
+    assert "--models would do nothing" in capsys.readouterr().err
+
+
+def test_folders_of_other_data_are_joined_with_a_warning(tmp_path, capsys):
+    pools(uds=0.5).save(tmp_path / "f")
+    found = verdict()
+    found.settings["data"] = "elsewhere"
+    found.save(tmp_path / "r")
+    assert call("meta", "table", "--faithfulness", tmp_path / "f", "--robustness", tmp_path / "r") == 0
+    assert "differ in data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table", "--form", "symetric"], "form is one of"),
+        (["table", "--attack", "relearn"], "attack is one of"),
+        (["table", "--metrics", "emm"], "unknown metric"),
+        (["table", "--methods", "npoo"], "unknown method"),
+        (["table", "--pool-p", "org/a,org/b"], "both --pool-p and --pool-n"),
+        (["table", "--full-model", "npo"], "--full-model would do nothing"),
+        (["table", "--metrics", "em", "--compare", "es"], "not among the --metrics"),
+        (["table", "--size", "1"], "size"),
+        (["robustness", "--workers", "0"], "workers"),
+    ],
+)
+def test_mistakes_are_seen_before_any_model_is_made(monkeypatch, capsys, words, said):
+    monkeypatch.setattr("residuum.meta.embedded.find_world", lambda given: pytest.fail("a world was built"))
+    assert call("meta", *words, "--world", "tiny") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_options_of_a_world_are_refused_without_one(capsys):
+    assert call("meta", "robustness", "--methods", "npo") == 2
+    assert "--methods would do nothing without --world" in capsys.readouterr().err
+
+
 # Values from a table of numbers
 
 GOOD = """model,metric,attack,before,after,utility_rel
@@ -366,6 +455,22 @@ def test_numbers_from_a_file_give_the_same_as_models(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"summary.json", "results.json", "logs"}
 
 
+def test_a_part_of_the_numbers_is_judged_when_asked_for(tmp_path, capsys):
+    file = tmp_path / "numbers.csv"
+    file.write_text(GOOD + "a,es,quantization,0.2,0.2,0.9\n")
+    words = ["meta", "robustness", "--from-values", file, "--out", tmp_path / "out", "--json"]
+    assert call(*words, "--metrics", "es", "--attack", "quantization") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (list(summary["metrics"]), summary["attacks"]) == (["es"], ["quantization"])
+    assert call(*words, "--metrics", "rouge") == 2
+    assert call(*words, "--attack", "quantisation") == 2
+    assert call(*words, "--models", "npo") == 2
+    file.write_text("model,metric,attack,before,after\na,em,quantization,0.3,0.4\n")
+    capsys.readouterr()
+    assert call(*words, "--attack", "relearning") == 2
+    assert "no values after relearning" in capsys.readouterr().err
+
+
 def test_thresholds_may_come_from_a_file(tmp_path, capsys):
     numbers, thresholds = tmp_path / "numbers.csv", tmp_path / "t.json"
     numbers.write_text(GOOD)
@@ -373,8 +478,9 @@ def test_thresholds_may_come_from_a_file(tmp_path, capsys):
     words = ["meta", "robustness", "--from-values", numbers, "--faithfulness", thresholds, "--out", tmp_path, "--json"]
     assert call(*words) == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["em"]["counts"]["still_knows"] == 1
-    thresholds.write_text("{}")
-    assert call(*words) == 2
+    for bad in ("{}", '{"metrics": {"em": {"threshold": NaN}}}'):
+        thresholds.write_text(bad)
+        assert call(*words) == 2
 
 
 @pytest.mark.parametrize(
@@ -390,6 +496,11 @@ def test_thresholds_may_come_from_a_file(tmp_path, capsys):
         (GOOD.replace("retain", "other"), "no model called 'retain'"),
         (GOOD.replace("a,em,relearning,0.3", "a,em,relearning,0.31"), "another em before"),
         (GOOD + "a,em,quantization,0.3,0.4,0.9\n", "twice"),
+        (GOOD + ",em,quantization,0.3,0.4,0.9\n", "numbers.csv:8, field 'model'"),
+        (GOOD.replace("0.3,0.5,0.9", "0.3,0.5,0.7"), "numbers.csv:3, field 'utility_rel'"),
+        (GOOD + "a,model_utility,quantization,0.3,0.4,0.9\n", "does not say how much"),
+        ("model,metric,attack,before,after,higher_means\na,em,quantization,0,0,less knowledge\n", "em means more"),
+        ("model,metric,attack,before,after\n" + "x" * 200_000 + ",em,quantization,0,0\n", "cannot be read"),
     ],
 )
 def test_bad_numbers_are_refused_with_file_line_and_field(tmp_path, text, said):

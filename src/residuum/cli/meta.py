@@ -284,7 +284,7 @@ def _from_values(
 def _broken(attacked: Attacked) -> dict[str, str]:
     """What failed other than by diverging, which is a result."""
     return {
-        f"{model['model']} ({stage})": reason
+        f"{model['model']} ({'before any attack' if stage == 'none' else stage})": reason
         for model in attacked.models
         for stage, reason in model["failed"].items()
         if not (stage == "relearning" and model["diverged"])

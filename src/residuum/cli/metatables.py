@@ -40,6 +40,8 @@ def show_pools(pools: Pools, folder: Path, as_json: bool) -> None:
         print_table("Pair by pair, on the same resampled models", shown)
     for name, reason in pools.left_out.items():
         typer.echo(f"{name} is left out: {reason}")
+    if not (folder / "histograms").is_dir():
+        typer.echo("no histograms: matplotlib is not installed (pip install residuum[report])")
     typer.echo(f"written to {folder}")
 
 
