@@ -2,7 +2,7 @@
 
     python docs/make_images.py demo/report.html
 
-Needs Chromium and playwright; writes docs/images/report-{section}.png, small and with few colours.
+Needs Chromium and playwright; writes docs/images/report-{section}.png.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
             image = Image.open(io.BytesIO(section.screenshot()))
             image = image.crop((0, 0, image.width, min(image.height, MOST)))
             path = target / f"report-{name}.png"
-            image.convert("RGB").quantize(128).save(path, optimize=True)
+            image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
         browser.close()
 

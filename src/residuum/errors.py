@@ -132,6 +132,7 @@ class Unavailable(ResiduumError):
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names most like ``name``, best first; none that is quite unlike it."""
+    name = str(name)  # a plan may hold a number where a name belongs
     scored = sorted(
         ((SequenceMatcher(None, name.lower(), k.lower()).ratio(), k) for k in known), key=lambda p: (-p[0], p[1])
     )

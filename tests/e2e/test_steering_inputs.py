@@ -132,6 +132,15 @@ def test_a_vector_that_is_none_is_refused(root, capsys, values, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_no_model")
+@pytest.mark.parametrize("layers", [[0, 1], {"1": 0.5}])
+def test_metadata_of_another_shape_are_not_relied_on(root, layers):
+    found = find_vectors(root / "experiments/moods/extraction" / TRAIT, "mean_diff", "residual")
+    metadata = found.files[1].with_name("metadata.json")
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "layers": layers}))
+    assert call(*BASE, "--layers", "1", "--dry-run") == 0
+
+
 def test_a_zero_vector_among_others_is_left_out_with_a_warning(root, mood_world, capsys):
     spoil(root, 1, torch.zeros(64))
     assert call(*BASE, "--layers", "1-2", "--no-find-coef", *BRIEF, *local(mood_world)) == 0
@@ -280,6 +289,62 @@ def test_a_judge_that_fails_on_some_settings_is_exit_three_and_recorded(root, mo
     assert "the judge failed on" in capsys.readouterr().err
     assert {run["status"] for run in results_of(root)["runs"]} == {"judge_failed"}
     assert {run["result"]["trait_mean"] for run in results_of(root)["runs"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("words", "rated", "said"),
+    [
+        (("--holdout", "0.5"), 2 + 4 + 4 + 4, "L1 c2 held out"),  # probe, baseline, run, held-out baseline
+        (("--also-judge", "mood/gloomy"), 2 + 4 + 4, "mood/gloomy"),
+        (("--controls", "1"), 2 + 4 + 4, "1 random vectors"),
+    ],
+)
+def test_a_judge_that_fails_late_is_exit_three_and_asked_again(
+    root, mood_world, monkeypatch, capsys, words, rated, said
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    brief = ("--max-new-tokens", "6", "--subset", "4" if "--holdout" in words else "2", "--controls", "0")
+    with serving(mood_world.judge()) as server:
+        server.faults.extend(["ok"] * rated)
+        server.always = "nonsense"
+        words = ("--judge-base-url", server.url, "--layers", "1", "--no-find-coef", "--judge-concurrency", "1", "--no-judge-cache", *brief, *words)  # fmt: skip
+        assert call(*BASE, *words) == 3
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Traceback" not in error
+        server.always = None
+        assert call(*BASE, *words) == 0
+
+
+def test_a_forced_run_that_nobody_judges_does_not_cost_the_finished_one(root, mood_world, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    with serving(mood_world.judge()) as server:
+        words = (*BASE, "--judge-base-url", server.url, "--layers", "1", "--no-find-coef", "--no-judge-cache", *BRIEF)
+        assert call(*words) == 0
+        before = results_of(root)["runs"]
+        server.faults.extend(["ok"] * 2)  # the test of the judge
+        server.always = "status 401"
+        assert call(*words, "--force") == 4
+    assert results_of(root)["runs"] == before
+    assert results_of(root)["baseline"]["n"] == 2
+
+
+def test_rescoring_looks_for_answers_first_and_says_what_failed(root, mood_world, monkeypatch, capsys):
+    again = ("steer", "rescore", "--experiment", "moods", "--trait", TRAIT)
+    assert call(*again, "--judge", "openai") == 2
+    assert "no runs to judge again" in capsys.readouterr().err
+    assert call(*BASE, "--layers", "1", "--no-find-coef", *BRIEF, *local(mood_world)) == 0
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    with serving(mood_world.judge()) as server:
+        server.faults.extend(["ok"] * 2)
+        server.always = "nonsense"
+        assert call(*again, "--judge-base-url", server.url) == 3
+    assert "2 of 2 runs" in capsys.readouterr().err
+
+
+def test_a_port_that_is_none_is_told_before_the_model_is_loaded(capsys):
+    assert call("steer", "serve-judge", "--model", "nowhere", "--port", "70000") == 2
+    assert "--port is between" in capsys.readouterr().err
 
 
 def test_an_interrupt_saves_what_is_finished_and_is_exit_130(root, mood_world, monkeypatch, capsys):

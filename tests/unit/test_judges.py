@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from judging import judge_lm, serving
-from residuum.errors import Unavailable, UnknownName, UsageError
+from residuum.errors import DataError, StoreError, Unavailable, UnknownName, UsageError
 from residuum.steering.judge.base import JudgeOptions
+from residuum.steering.judge.calls import Caller, Refused
 from residuum.steering.judge.hf import HFJudge
 from residuum.steering.judge.panel import Panel
 from residuum.steering.judge.prompts import COHERENCE, build_request, default_trait_prompt
+from residuum.steering.judge.replay import Recorder
 from residuum.steering.judge.scoring import Reading, score
 from residuum.worlds import moods, raters
 
@@ -341,6 +343,36 @@ def test_the_key_is_sent_and_shown_nowhere(mood_world, tmp_path):
     assert all(key.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
+def test_a_line_break_after_a_key_does_not_bring_it_into_messages(mood_world, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "AIza-test-secret-0123456789\n")
+    with serving(mood_world.judge("numbers")) as server:
+        judge = panel(server, "gemini", base_url=server.url.removesuffix("/v1"), retries=1)
+        judge.probe()
+    assert judge.judge.key == "AIza-test-secret-0123456789"
+
+
+def test_an_interrupt_does_not_turn_waiting_into_tries():
+    options = JudgeOptions(backoff=30.0, concurrency=2)
+    tries = []
+
+    def refuse(request):
+        tries.append(request)
+        raise Refused("busy", retry=True)
+
+    def call(request):
+        return Reading("text", text="5") if request == asked[0] else refuse(request)
+
+    def stop(*_):
+        while not tries:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    asked = requests(2)
+    with pytest.raises(KeyboardInterrupt):
+        Caller(call, options).run(asked, stop)
+    assert len(tries) == 1
+
+
 def test_a_key_may_stand_in_dot_env(mood_world, monkeypatch, tmp_path):
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
@@ -426,6 +458,28 @@ def test_a_torn_last_line_of_a_recording_is_left_out(mood_world, tmp_path):
     log = tmp_path / "judge.jsonl"
     log.write_text('{"judge": {"provider": "openai", "scoring": "single"}}\n{"key": "a", "rea')
     assert Panel.open("replay", JudgeOptions(log=log)).identity["provider"] == "openai"
+
+
+def test_a_recording_is_continued_after_a_torn_line(tmp_path):
+    log, identity = tmp_path / "judge.jsonl", {"provider": "x", "scoring": "text"}
+    asked = requests(2)
+    Recorder(log, identity).add([(asked[0], Reading("text", text="10"))])
+    with log.open("a") as file:
+        file.write('{"key": "a", "rea')
+    Recorder(log, identity).add([(asked[1], Reading("text", text="20"))])
+    assert [s.score for s in Panel.open("replay", JudgeOptions(log=log)).rate(asked)] == [10.0, 20.0]
+
+
+def test_a_recording_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write"):
+        Recorder(tmp_path / "file" / "log", {"provider": "x"})
+
+
+def test_a_recording_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "log").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="no recording"):
+        Panel.open("replay", JudgeOptions(log=tmp_path / "log"))
 
 
 def test_a_reading_with_an_error_is_not_cached(mood_world, tmp_path):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from residuum.errors import DataError, ResiduumError
+from residuum.errors import DataError, ResiduumError, UsageError
 from residuum.steering.experiments import Experiment
 from residuum.steering.rebuild import rebuild
 from residuum.steering.report import write_report
 from residuum.steering.results import Results
 from residuum.steering.settings import Generation, Setting, context_id, make_context, run_task, significant
 from residuum.steering.summary import summarize
-from residuum.steering.traits import PromptSet, Question, SteeringWarning
+from residuum.steering.traits import PromptSet, Question, SteeringWarning, load_prompts
 from residuum.steering.vectors import Vector
 from residuum.store import Store, Task
 
@@ -70,7 +70,7 @@ def context(handle=None, prompts=PROMPTS, questions=None, generation=DRAWN, judg
         {"judge": {**JUDGE, "scoring": "letters"}},
         {"coherence": "D"},
     ],
-    ids=str,
+    ids=lambda change: "-".join(change),
 )
 def test_everything_that_decides_an_answer_or_its_rating_makes_another_context(change):
     assert context(**change) != context()
@@ -294,6 +294,47 @@ def test_an_apply_writes_beside_and_an_overwrite_keeps_a_copy(results):
     rebuild(results, apply=True, overwrite=True)
     assert len(json.loads(results.path.read_text())["runs"]) == 2
     assert results.path.with_name("results.json.bak").read_text() == before
+
+
+def test_one_run_lost_and_another_found_is_still_a_loss(results):
+    write(results, SEED)
+    unit_of(results, 1.0)
+    with pytest.raises(UsageError, match="--allow-loss"):
+        rebuild(results, apply=True, overwrite=True)
+    rebuild(results, apply=True, overwrite=True, allow_loss=True)
+    assert [run["config"]["coefficients"] for run in json.loads(results.path.read_text())["runs"]] == [[1.0]]
+
+
+def test_an_overwrite_of_an_unknown_trait_leaves_nothing_behind(results):
+    with pytest.raises(DataError):
+        rebuild(results, apply=True, overwrite=True)
+    assert not results.path.parent.exists()
+
+
+@pytest.mark.parametrize("view", ["{", "[]", {"runs": ["x"]}, {"runs": [{}]}, {"runs": [], "baselines": []}])
+def test_a_damaged_view_is_back_even_if_nothing_is_run_after_it(results, view):
+    results.add(unit_of(results, 1.0))
+    results.path.write_text(view if isinstance(view, str) else json.dumps(view))
+    with pytest.warns(SteeringWarning, match="damaged"):
+        results.read()
+    assert len(json.loads(results.path.read_text())["runs"]) == 1
+    assert len(list(results.path.parent.glob("results.json.corrupt-*"))) == 1
+
+
+def test_results_of_the_older_tool_belong_to_the_file_they_name(results, tmp_path):
+    write(results, SEED)
+    prompts = {"questions": ["Why?"], "eval_prompt": "{question} {answer}"}
+    named, copy, other = (tmp_path / name for name in (SEED["prompts_file"], "copy.json", "other.json"))
+    for path, content in ((named, prompts), (copy, prompts), (other, {**prompts, "questions": ["How?"]})):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    results.check_prompts(load_prompts(named))
+    results.check_prompts(load_prompts(copy))
+    with pytest.raises(UsageError, match="other prompts"):
+        results.check_prompts(load_prompts(other))
+    named.unlink()
+    with pytest.raises(UsageError, match="other prompts"):
+        results.check_prompts(load_prompts(copy))
 
 
 # The page

@@ -15,7 +15,7 @@ from residuum.cli.app import app
 PACKAGES = {
     "torch": None, "transformers": None, "safetensors": None, "accelerate": None, "numpy": None, "scikit-learn": None,
     "rouge-score": None, "typer": None, "rich": None, "jinja2": None, "filelock": None,
-    "datasets": "hub", "peft": "lora", "plotly": "report", "matplotlib": "report", "openai": "judge",
+    "datasets": "hub", "peft": "lora", "matplotlib": "report", "openai": "judge",
     "google-genai": "judge", "bitsandbytes": "quant", "gguf": "gguf", "ray": "ray",
 }  # fmt: skip
 """Package and the extra that brings it; None is the base install."""

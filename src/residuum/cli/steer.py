@@ -37,7 +37,7 @@ from residuum.cli.steer_options import (
     steer,
 )
 from residuum.cli.steer_tables import show_result, show_step
-from residuum.errors import PartlyFailed
+from residuum.errors import PartlyFailed, UsageError
 
 
 @steer.command("extract")
@@ -227,6 +227,8 @@ def serve_judge(
     Examples: `residuum steer serve-judge --model judges/small --port 8000`, then
     `OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none residuum steer evaluate ...`
     """
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port is between 0 and 65535, not {port}.")
     from residuum.models.loading import load
     from residuum.steering.judge.server import JudgeServer
 

@@ -30,6 +30,7 @@ from residuum.cli.steer_options import (
     steer,
 )
 from residuum.cli.steer_tables import show_list
+from residuum.errors import PartlyFailed
 
 
 @steer.command("rebuild")
@@ -92,19 +93,22 @@ def rescore_command(
     """
     from residuum.steering.evaluate import open_panel
     from residuum.steering.judge.prompts import COHERENCE, default_trait_prompt
-    from residuum.steering.rescore import rescore
+    from residuum.steering.rescore import check_answers, rescore
     from residuum.steering.traits import find_prompts, load_definition, load_prompts
 
     results = results_of(root, experiment, trait, runs)
     default = default_trait_prompt(load_definition(root, trait))
     prompts = load_prompts(find_prompts(root, trait, prompts_file), default_prompt=default)
     options = judge_options(judge_model, judge_base_url, judge_scoring, judge_log, judge_concurrency, max_judge_calls, gpu)  # fmt: skip
+    check_answers(results, prompts)
     panel = open_panel(judge, options, results.store, cached=judge_cache)
     try:
         rows = rescore(results, panel, prompts, prompts.coherence_prompt or COHERENCE)
     finally:
         panel.close()
     print_table(f"{trait}, judged again", rows, as_json=as_json)
+    if failed := sum(row["status"] != "ok" for row in rows):
+        raise PartlyFailed(f"the judge failed on {failed} of {len(rows)} runs; run it again, or use another judge.")
 
 
 @steer.command("report")

@@ -48,14 +48,19 @@ def show_result(result: dict[str, Any]) -> None:
         low, high = best["delta_ci95"] or (None, None)
         interval = "" if low is None else f" (95 % {low:+.1f} to {high:+.1f})"
         where = f"layers {', '.join(map(str, best['layers']))}, coefficients {', '.join(f'{c:.4g}' for c in best['coefficients'])}"
-        typer.echo(f"best         {where}: trait {best['trait_mean']:.1f}, coherence {best['coherence_mean']:.1f}")
-        told = "held-out questions" if best["held_out"] else "the questions it was chosen on"
         typer.echo(
-            f"effect       {best['delta']:+.1f}{interval} on {told}; {best['anti_steered']:.0%} of them moved down"
+            f"best         {where}: trait {_score(best['trait_mean'])}, coherence {_score(best.get('coherence_mean'))}"
         )
+        told = "held-out questions" if best["held_out"] else "the questions it was chosen on"
+        if best["delta"] is None:
+            typer.echo(f"effect       unknown: the judge rated too few answers to {told}")
+        else:
+            typer.echo(
+                f"effect       {best['delta']:+.1f}{interval} on {told}; {best['anti_steered']:.0%} of them moved down"
+            )
     if controls and controls["n"]:
         typer.echo(
-            f"random       trait {controls['trait_mean']:.1f} over {controls['n']} vectors; beyond random {best['beyond_random']:+.1f}"
+            f"random       trait {controls['trait_mean']:.1f} over {controls['n']} vectors; beyond random {_score(best['beyond_random'], '+.1f')}"
         )
     if result["best_classification_layer"] is not None:
         typer.echo(
@@ -63,11 +68,16 @@ def show_result(result: dict[str, Any]) -> None:
         )
     for row in result["cross"]:
         typer.echo(
-            f"also         {row['judged_trait']}: {row['baseline']:.1f} to {row['trait_mean']:.1f} ({row['delta']:+.1f})"
+            f"also         {row['judged_trait']}: {_score(row['baseline'])} to {_score(row['trait_mean'])} ({_score(row['delta'], '+.1f')})"
         )
     for note in result["notes"]:
         typer.echo(f"note         {note}")
     typer.echo(f"{result['runs']} runs in {result['results']}")
+
+
+def _score(value: float | None, form: str = ".1f") -> str:
+    """A score, or that there is none: a judge may fail on anything."""
+    return "none" if value is None else format(value, form)
 
 
 def _numbers_of(step: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import chdir
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,14 +122,15 @@ def retry_command(
     from residuum.sweep.plan import make_plan
     from residuum.sweep.request import with_engine
 
-    place = SweepFolder(folder)
+    place = SweepFolder(folder.absolute())
     request: Request = place.load().request
     request = with_engine(request, _engine(engine, workers, threads, gpus, gpus_per_task, address, storage, retries, max_disk, evict))  # fmt: skip
     part = _shard(shard)
-    # Planned anew: a model that was missing may be there by now.
-    made = make_plan(request)
-    place.forgive()
-    _run(made, place.runs, part, as_json, folder=place.path.name)
+    with chdir(place.start()):
+        # Planned anew: a model that was missing may be there by now.
+        made = make_plan(request)
+        place.forgive(*(task for task in made.tasks if not part.has(task)))
+        _run(made, place.runs, part, as_json, folder=place.path.name)
 
 
 @sweep_app.command("status")

@@ -126,12 +126,16 @@ class Bench:
         written = self._write([settings[i] for i in fresh]) if fresh else []
         answers = {**kept, **dict(zip(fresh, written, strict=True))}
         units = []
+        judged = False
         try:
             self._judge([item for i in range(len(settings)) for item in answers[i]])
+            judged = True
         finally:
             # Also when the judge is gone or the user has had enough: a later run only has to judge what is written.
             for i, setting in enumerate(settings):
                 before = earlier[i]
+                if not judged and before is not None and before.value["status"] == "ok":
+                    continue  # a forced run without a judgement is no reason to lose a finished one
                 value = self._value(setting, answers[i], notes[i], None if before is None else before.value["created"])
                 units.append(self._save(setting, value))
         return units

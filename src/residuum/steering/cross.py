@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from residuum.steering.judge.prompts import default_trait_prompt
 from residuum.steering.results import CROSS_KIND
-from residuum.steering.summary import summarize
+from residuum.steering.summary import status_of, summarize
 from residuum.steering.traits import find_prompts, load_definition, load_prompts
 from residuum.store import Task, Unit
 from residuum.store.hashing import content_hash
@@ -34,15 +34,21 @@ def judge_across(bench: Bench, run: Unit | None, baseline: Unit, traits: Sequenc
             "run_id": run.task.key[:16], "run": run.task.key, "judged_trait": trait, "prompt": content_hash(template),
         }  # fmt: skip
         task = Task(CROSS_KIND, spec)
-        unit = bench.results.store.run(
-            task, lambda template=template: _judge(bench, run, baseline, template), provenance=provenance()  # type: ignore[misc]
-        )  # fmt: skip
+        unit = bench.results.store.get(task)
+        if unit is None or _status(unit.value) != "ok":  # what the judge failed on is asked again
+            unit = bench.results.store.put(task, _judge(bench, run, baseline, template), provenance=provenance())
         bench.results.add(unit)
         rows.append({
             "judged_trait": trait, "baseline": unit.value["baseline"]["trait_mean"],
             "trait_mean": unit.value["result"]["trait_mean"], "delta": unit.value["delta"],
+            "status": _status(unit.value),
         })  # fmt: skip
     return rows
+
+
+def _status(value: Mapping[str, Any]) -> str:
+    judged = {status_of(value[part]) for part in ("items", "baseline_items")}
+    return "ok" if judged == {"ok"} else "judge_failed"
 
 
 def _judge(bench: Bench, run: Unit, baseline: Unit, template: str) -> dict[str, Any]:

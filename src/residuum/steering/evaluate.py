@@ -158,7 +158,7 @@ class _Evaluation:
             "layers": [_plain(row) for row in rows], "best": summary,
             "controls": controls, "cross": cross, "best_classification_layer": classification_layer(self.plan),
             "tried": len(self.plan.vectors), "notes": list(self.plan.notes), "runs": len(view["runs"]),
-            "failed": [row["label"] for row in rows if row["status"] != "ok"],
+            "failed": _failed(rows, controls, cross),
         }  # fmt: skip
 
     def _baseline(self, bench: Bench) -> Unit:
@@ -317,6 +317,17 @@ def _norms(plan: Plan, handle: ModelHandle, generation: Any) -> dict[int, float]
         handle.lm.tokenizer, plan.prompts.questions[:NORM_QUESTIONS], chat=generation.chat, system_prompt=generation.system_prompt
     )  # fmt: skip
     return residual_norms(handle.lm, prompts, sorted({vector.layer for vector in plan.vectors}))
+
+
+def _failed(
+    rows: Sequence[Mapping[str, Any]], controls: Mapping[str, Any] | None, cross: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Everything that the judge could not rate: settings, their held-out runs, controls, other traits."""
+    failed = [row["label"] for row in rows if row["status"] != "ok"]
+    failed += [f"{row['label']} held out" for row in rows if row.get("reported", {}).get("status", "ok") != "ok"]
+    if controls and controls["failed"]:
+        failed.append(f"{controls['failed']} random vectors")
+    return failed + [row["judged_trait"] for row in cross if row["status"] != "ok"]
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

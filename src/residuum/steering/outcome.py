@@ -31,11 +31,12 @@ def run_controls(
     traits = [u.value["result"]["trait_mean"] for u in units if u.value["result"]["trait_mean"] is not None]
     for unit in units:
         on_step({"label": "random", **unit.value["result"], "status": unit.value["status"]})
+    failed = sum(unit.value["status"] != "ok" for unit in units)
     if not traits:
-        return {"n": 0, "trait_mean": None, "bound": None}
+        return {"n": 0, "failed": failed, "trait_mean": None, "bound": None}
     positive = config.search.direction == "positive"
     return {
-        "n": len(traits), "trait_mean": float(np.mean(traits)), "trait_means": traits,
+        "n": len(traits), "failed": failed, "trait_mean": float(np.mean(traits)), "trait_means": traits,
         "coherence_mean": float(np.mean([u.value["result"].get("coherence_mean", 0.0) for u in units])),
         # With few controls this is all but the most extreme of them.
         "bound": float(np.percentile(traits, 95 if positive else 5)),

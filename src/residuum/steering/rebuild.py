@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError, ResiduumError, UsageError
 from residuum.steering.legacy import OldRun, Unreadable, old_files, read_old, read_old_baseline
-from residuum.steering.results import Results
+from residuum.steering.results import Results, is_view
 from residuum.steering.traits import SteeringWarning
 from residuum.store.atomic import write_json
 
@@ -55,13 +56,19 @@ def rebuild(results: Results, *, apply: bool = False, overwrite: bool = False, a
     """
     if overwrite and not apply:
         raise UsageError("--overwrite needs --apply.\n  Without --apply nothing is written.")
+    if not results.path.parent.is_dir() and not results.units():
+        raise DataError("there are no results of this trait", path=results.path.parent)
+    # A run that is finished meanwhile must not be written over.
+    with results.alone() if overwrite else nullcontext():
+        return _rebuild(results, apply=apply, overwrite=overwrite, allow_loss=allow_loss)
+
+
+def _rebuild(results: Results, *, apply: bool, overwrite: bool, allow_loss: bool) -> Rebuilt:
     folder = results.path.parent
     before = _read_view(results.path)
     with warnings.catch_warnings(record=True) as damaged:
         warnings.simplefilter("always")
         view = results.rebuild()
-    if not folder.is_dir() and not view["runs"] and not view["baselines"]:
-        raise DataError("there are no results of this trait", path=folder)
     made = Rebuilt(view)
     made.skipped += [(str(w.message).split(" ", 1)[0], "damaged") for w in damaged]
     made.found = len(view["runs"]) + len(view["controls"]) + len(view["baselines"]) + len(damaged)
@@ -119,7 +126,7 @@ def _find_baseline(made: Rebuilt, folder: Path, before: dict[str, Any]) -> None:
 def _write(results: Results, made: Rebuilt, *, overwrite: bool, allow_loss: bool, existing: int) -> Path:
     if not overwrite:
         return write_json(results.path.with_name("results_rebuilt.json"), made.view)
-    if len(made.view["runs"]) < existing and not allow_loss:
+    if made.lost and not allow_loss:
         raise UsageError(
             f"results.json has {existing} runs, the rebuilt one would have {len(made.view['runs'])} "
             f"(nothing backs {', '.join(made.lost[:3])}).\n  Overwrite it all the same with --allow-loss."
@@ -134,7 +141,7 @@ def _read_view(path: Path) -> dict[str, Any]:
         view = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return view if isinstance(view, dict) and isinstance(view.get("runs"), list) else {}
+    return view if is_view(view) else {}
 
 
 def _name(run: dict[str, Any]) -> str:
@@ -142,7 +149,8 @@ def _name(run: dict[str, Any]) -> str:
     if run.get("run_id") and not str(run["run_id"]).startswith("old-"):
         return str(run["run_id"])
     config = run.get("config", {})
-    layers, coefficients = ("_".join(map(str, config.get(key, []))) for key in ("layers", "coefficients"))
+    layers = "_".join(map(str, config.get("layers", [])))
+    coefficients = "_".join(f"{float(c):g}" for c in config.get("coefficients", []))  # 2 and 2.0 are one
     methods = "_".join(config.get("methods", []))
     inc = " inc" if config.get("incremental") else ""
     return f"L{layers} {methods} c{coefficients}{inc} {config.get('component', 'residual')}"

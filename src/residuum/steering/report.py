@@ -63,7 +63,7 @@ def _sections(view: Mapping[str, Any], units: Sequence[Unit]) -> list[dict[str, 
             "trait_map": _heat_map(scored, "trait_mean"), "coherence_map": _heat_map(scored, "coherence_mean"),
             "scatter": _scatter(scored, baseline), "controls": _controls(view, best),
             "texts": _texts(baselines.get(context), by_id.get((best or {}).get("run_id", ""))),
-            "latest": max(run["timestamp"] for run in runs),
+            "latest": max(str(run.get("timestamp") or "") for run in runs),
         })  # fmt: skip
     return sorted(sections, key=lambda section: str(section["latest"]), reverse=True)
 

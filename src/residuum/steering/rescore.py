@@ -30,12 +30,11 @@ def rescore(results: Results, panel: Panel, prompts: PromptSet, coherence_prompt
         UsageError: the prompts are not those that the answers were made for.
         DataError: there is nothing to judge.
     """
+    check_answers(results, prompts)
     panel.probe()
     units = [unit for unit in results.units() if not _by(unit, panel)]
     if not units:
         raise DataError("there are no runs to judge again", path=results.path.parent)
-    if any(unit.task.spec["context"]["prompts"] != prompts.hash for unit in units):
-        raise UsageError(f"{prompts.path} is not the file that the answers were made for.")
     tasks = {unit.task.key: _task(unit, panel, prompts, coherence_prompt) for unit in units}
     names = {old[:16]: task.key[:16] for old, task in tasks.items()}
     # The same answers may have been judged by several others; they are judged here once.
@@ -51,6 +50,20 @@ def rescore(results: Results, panel: Panel, prompts: PromptSet, coherence_prompt
         if found is not None:
             rows.append(_row(unit, found))
     return rows
+
+
+def check_answers(results: Results, prompts: PromptSet) -> None:
+    """Make sure that there are answers to these questions, before a judge is asked for.
+
+    Raises:
+        UsageError: the prompts are not those that the answers were made for.
+        DataError: there are no answers.
+    """
+    units = results.units()
+    if not units:
+        raise DataError("there are no runs to judge again", path=results.path.parent)
+    if any(unit.task.spec["context"]["prompts"] != prompts.hash for unit in units):
+        raise UsageError(f"{prompts.path} is not the file that the answers were made for.")
 
 
 def _judge(

@@ -10,15 +10,16 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from residuum.errors import StoreError, UsageError
+from residuum.errors import InputError, StoreError, UsageError
 from residuum.steering.experiments import Experiment
 from residuum.steering.settings import KIND, context_id
-from residuum.steering.traits import PromptSet, SteeringWarning
+from residuum.steering.traits import PromptSet, SteeringWarning, load_prompts
 from residuum.store import Store, Unit, claim, write_json
 from residuum.store.atomic import storage_error
 
@@ -62,7 +63,7 @@ class Results:
                     "  Start anew with --fresh (the old runs are archived), or bring it back with residuum steer rebuild."
                 )
             return
-        known = view.get("prompts_hash")
+        known = view.get("prompts_hash") or self._older_hash(view.get("prompts_file"), prompts)
         if known is not None and known != prompts.hash:
             raise UsageError(
                 f"the results belong to other prompts.\n"
@@ -74,7 +75,7 @@ class Results:
         """The view as it is; a damaged one is set aside and made anew. None when there is none."""
         try:
             view = json.loads(self.path.read_bytes())
-            if not isinstance(view, dict) or not isinstance(view.get("runs"), list):
+            if not is_view(view):
                 raise ValueError
         except FileNotFoundError:
             return None
@@ -83,19 +84,22 @@ class Results:
         except ValueError:
             aside = self.path.replace(self.path.with_name(f"results.json.corrupt-{_now().replace(':', '')}"))
             warnings.warn(f"{self.path} is damaged; kept as {aside.name} and made anew.", SteeringWarning, stacklevel=2)
-            return self.rebuild()
+            # Written at once: the command may yet fail, and the next one must not find runs without a view.
+            view = self.rebuild()
+            if view["runs"] or view["baselines"]:
+                write_json(self.path, view)
         return view
 
     def add(self, unit: Unit, *, prompts: PromptSet | None = None) -> None:
         """Put one finished unit into the view."""
-        with self._alone():
+        with self.alone():
             view = self.read() or self._empty()
             self._settle(view, [unit], prompts)
             write_json(self.path, view)
 
     def sync(self, *, prompts: PromptSet | None = None) -> dict[str, Any]:
         """Make the view from all units; entries it has of units that are gone stay."""
-        with self._alone():
+        with self.alone():
             view = self.read() or self._empty()
             self._settle(view, [*self.units(), *self.cross_units()], prompts)
             write_json(self.path, view)
@@ -121,7 +125,7 @@ class Results:
         if not units and not self.path.exists():
             return None
         place = self.path.parent / "archive" / _now().replace(":", "")
-        with self._alone():
+        with self.alone():
             for unit in units:
                 path = self.store.path(unit.task)
                 target = place / "runs" / path.relative_to(self.store.root)
@@ -132,7 +136,20 @@ class Results:
                 shutil.move(self.path, place / self.path.name)
         return place
 
-    def _alone(self) -> Any:
+    def _older_hash(self, stored: Any, prompts: PromptSet) -> str | None:
+        """What stands for the hash that older tools did not write: the content of the file they name, if it is another."""
+        if not isinstance(stored, str) or not stored:
+            return None
+        path = self.experiment.root / stored
+        if path.resolve() == prompts.path.resolve():
+            return None
+        try:
+            return load_prompts(path, default_prompt=prompts.eval_prompt).hash
+        except InputError:
+            return "unknown"
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Nobody else changes the view inside."""
         return claim(self.path.with_name(".results"), f"the results of {self.trait}", timeout=60)
 
     def _owns(self, unit: Unit) -> bool:
@@ -222,6 +239,18 @@ def rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [rounded(item) for item in value]
     return value
+
+
+def is_view(view: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a file has the shape that everything here relies on; older tools wrote runs only."""
+    return (
+        isinstance(view, dict)
+        and isinstance(view.get("runs"), list)
+        and isinstance(view.get("baselines", {}), dict)
+        and all(isinstance(view.get(part, []), list) for part in ("controls", "cross"))
+        and all(isinstance(entry, dict) for part in ("runs", "controls", "cross") for entry in view.get(part, []))
+        and all(isinstance(run.get(part), dict) for run in view["runs"] for part in ("config", "result"))
+    )
 
 
 def _place(entry: Any, number: int) -> str:

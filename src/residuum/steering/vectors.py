@@ -96,7 +96,9 @@ class VectorSet:
         if not values.any():
             warnings.warn(f"{path} is all zero and left out.", SteeringWarning, stacklevel=2)
             return None
-        known = self.metadata.get("layers", {}).get(str(layer), {})
+        layers = self.metadata.get("layers")
+        known = layers.get(str(layer)) if isinstance(layers, dict) else None
+        known = known if isinstance(known, dict) else {}  # other tools list their layers
         raw_norm = float(known.get("raw_norm") or values.norm())
         vector = Vector(layer, self.method, self.component, values, raw_norm, self.position, source)
         if known.get("sha256", vector.sha256) != vector.sha256:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from residuum.errors import InputError, MissingExtra, UsageError
+from residuum.errors import InputError, MissingExtra, ResiduumError, UsageError
 from residuum.sweep.request import EngineConfig
 from residuum.sweep.work import Order, Report, Worker
 
@@ -65,18 +65,32 @@ class RayEngine:
         self._slots: dict[int, _Slot] = {}
         self._looked = -math.inf
         self._hopeful_until = time.monotonic() + _PATIENCE
+        self._stillborn: str | None = None
 
     def free(self) -> Sequence[int]:
-        """Actors that are up and have nothing to do."""
+        """Actors that are up and have nothing to do.
+
+        Raises:
+            ResiduumError: every actor dies before it answers, for instance where residuum is not installed.
+        """
         self._grow()
         for number, slot in list(self._slots.items()):
             if not slot.greeted and self._is_there(slot.answer):
-                if isinstance(self._get(slot.answer), Report):  # it died before it could answer
+                if isinstance(answer := self._get(slot.answer), Report):  # it died before it could answer
+                    self._stillborn = answer.error
                     del self._slots[number]
                 else:
                     slot.greeted, slot.answer = True, None
-        if time.monotonic() > self._hopeful_until and not any(slot.greeted for slot in self._slots.values()):
-            self._hopeful_until = math.inf
+        now = time.monotonic()
+        if any(slot.greeted for slot in self._slots.values()):
+            self._hopeful_until, self._stillborn = now + _PATIENCE, None
+        elif now > self._hopeful_until:
+            if self._stillborn is not None:
+                raise ResiduumError(
+                    f"no worker on the cluster could be started: {self._stillborn}\n"
+                    "  Every node needs residuum with its dependencies, and the same Python and Ray as here."
+                )
+            self._hopeful_until = now + _PATIENCE
             free = self._ray.available_resources()
             log.warning(
                 "waiting for room: the cluster has %g CPUs and %g GPUs free", free.get("CPU", 0), free.get("GPU", 0)

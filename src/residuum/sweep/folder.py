@@ -63,7 +63,10 @@ class SweepFolder:
 
     def save(self, plan: Plan) -> None:
         """Freeze a plan."""
-        content = {"format": FORMAT, "request": plan.request.record(), "tasks": [task.record() for task in plan.tasks]}
+        content = {
+            "format": FORMAT, "folder": str(Path.cwd()), "request": plan.request.record(),
+            "tasks": [task.record() for task in plan.tasks],
+        }  # fmt: skip
         path = self.path / "plan.json"
         try:
             if json.loads(path.read_bytes()) == json.loads(json.dumps(content)):
@@ -92,6 +95,14 @@ class SweepFolder:
             raise InputError(f"{path} cannot be read: {error}.\n  `residuum sweep run` writes it again.") from error
         return Plan(read_request(content["request"]), tasks)
 
+    def start(self) -> Path:
+        """The folder in which the sweep was started, where the paths of its request lead; this one if that is gone."""
+        try:
+            folder = Path(json.loads((self.path / "plan.json").read_bytes())["folder"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return Path.cwd()
+        return folder if folder.is_dir() else Path.cwd()
+
     def log(self, task: SweepTask) -> Path:
         """The log of a task."""
         return self.path / "logs" / f"{file_name(task.name)}.log"
@@ -112,9 +123,14 @@ class SweepFolder:
             return None
         return Failure(record["error"], record["attempts"], record["where"], record["time"])
 
-    def forgive(self) -> int:
-        """Forget all failures, so that their tasks are tried again; returns how many there were."""
-        records = list((self.path / "failed").glob("*.json"))
+    def forgive(self, *but: SweepTask) -> int:
+        """Forget failures, so that their tasks are tried again; returns how many there were.
+
+        Args:
+            but: tasks of others, whose failures stay recorded.
+        """
+        kept = {self._failed(task) for task in but}
+        records = [path for path in (self.path / "failed").glob("*.json") if path not in kept]
         for record in records:
             record.unlink(missing_ok=True)
         return len(records)

@@ -42,7 +42,7 @@ def members(table: Mapping[str, Any], request: Request) -> Iterator[Member]:
     methods = given.pop("method", None)
     if not methods:
         raise UsageError("an [[unlearn]] table names its method.\n  See `residuum ls methods`.")
-    start, out = str(given.pop("model", request.full_model)), Path(str(given.pop("out", "models"))).absolute()
+    start, out = str(given.pop("model", request.full_model)), Path(str(given.pop("out", "models"))).resolve()
     files = {
         "forget": _file(given.pop("forget", None), "forget", "forget10.jsonl", request),
         "retain": _file(given.pop("retain", None), "retain", "retain90.jsonl", request),
@@ -51,7 +51,11 @@ def members(table: Mapping[str, Any], request: Request) -> Iterator[Member]:
     for method in methods if isinstance(methods, list | tuple) else [methods]:
         choices = {key: value for key, value in given.items() if isinstance(value, list | tuple)}
         fixed = {key: value for key, value in given.items() if key not in choices}
-        for name, options in grid(str(method), choices, fixed).items():
+        try:
+            made = grid(str(method), choices, fixed)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"a setting of [[unlearn]] {method} has a value of the wrong type: {error}.") from error
+        for name, options in made.items():
             yield Member(name, start, str(out / name), {"method": str(method), **files, **options})
 
 

@@ -95,9 +95,20 @@ def refuse_unknown(options: Options, known: list[str], what: str) -> None:
             raise UsageError(f"{what} has no option {name} in a sweep.{hint}")
 
 
+def _check_uds(options: Options) -> None:
+    from residuum.patching.uds import uds_config
+
+    accepts("residuum.patching.uds", "uds", "full", "retain", "unlearned", "data", "device", "runs", "on_result")(
+        options
+    )
+    uds_config(**{k: v for k, v in options.items() if k not in _LOADING})
+
+
+_LOADING = ("dtype", "attn", "generations")
+
+
 @kind(
-    "uds", uses=("full_model", "retain_model", "data"), reference=True, view="{set}/uds/{model}",
-    check=accepts("residuum.patching.uds", "uds", "full", "retain", "unlearned", "data", "device", "runs", "on_result"),
+    "uds", uses=("full_model", "retain_model", "data"), reference=True, view="{set}/uds/{model}", check=_check_uds
 )  # fmt: skip
 def uds(work: Work, bench: Bench) -> Found:
     """How much is left, and in which layers."""

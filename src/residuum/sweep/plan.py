@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from residuum.data.tofu import HUB
 from residuum.errors import UnknownName, UsageError
+from residuum.models.names import FULL
 from residuum.registry import one_of
 from residuum.store import Store
 from residuum.sweep import grids
@@ -76,12 +78,15 @@ class _Planner:
             if KINDS[name].makes:
                 raise UsageError(f"models are made by [[{name}]] tables in a plan file, not by do.")
         for name in {*request.do, *request.options}:
-            KINDS[name].check(request.options.get(name, {}))
+            _check(name, request.options.get(name, {}))
         self.device = "cuda" if _on_gpu(request) else "cpu"
+        for key, place in {"data": request.data, "data_dir": request.data_dir}.items():
+            if place is not None and not (Path(place).exists() or (key, place) == ("data_dir", HUB)):
+                raise UsageError(f"{key} is not there: {place}.")
         annotated = request.data
         if annotated is None and request.data_dir and (Path(request.data_dir) / "forget10_annotated.json").is_file():
             annotated = str(Path(request.data_dir) / "forget10_annotated.json")
-        self.shared: dict[str, Any] = {"data": absolute(annotated), "data_dir": absolute(request.data_dir)}
+        self.shared: dict[str, Any] = {"data": absolute(annotated), "data_dir": absolute(self._splits())}
         self.identities: dict[str, Any] = {key: data_identity(place) for key, place in self.shared.items()}
         needed = {use for name in self._kinds() for use in KINDS[name].uses}
         for role in sorted(needed & {"full_model", "retain_model"}):
@@ -89,12 +94,21 @@ class _Planner:
             self.shared[role], self.identities[role] = source.place, source.identity
             self.identities[f"{role}.name"] = source.name
 
+    def _splits(self) -> str | None:
+        """The folder of splits; models of the registry were made from those of the hub."""
+        own = "members" in self.request.options.get("evaluate", {})
+        published = look_up([self.request.full_model])[0].place == FULL
+        return HUB if self.request.data_dir is None and published and not own else self.request.data_dir
+
     def tasks(self) -> list[SweepTask]:
         made = self._made()
         found = list(made.values())
         given = [*self._made_sources(made), *self._given_sources()]
         # One place may be given in two ways, or be what the plan itself makes.
-        models = list({source.place: source for source in reversed(given)}.values())[::-1]
+        first: dict[str, Source] = {}
+        for source in given:
+            first.setdefault(source.place, source)
+        models = list(first.values())
         check_names([*models, *([self._reference()] if "retain_model" in self.shared else [])])
         for name in self._kinds():
             if KINDS[name].reference and (models or self.request.task):
@@ -109,7 +123,7 @@ class _Planner:
         check_graph(found)
         order = {model.name: place for place, model in enumerate(models)}
         # A model is trained, then audited, then the next one: results come early, and weights are read once.
-        return sorted(found, key=lambda task: order.get(task.work.name, -1))
+        return sorted(for_shards(found), key=lambda task: order.get(task.work.name, -1))
 
     def _kinds(self) -> list[str]:
         singles = [str(row.get("do")) for row in self.request.task if row.get("do") in KINDS]
@@ -152,6 +166,13 @@ class _Planner:
         entry = KINDS[kind]
         folder = f"{self.request.set}-{file_name(changes['name'])}" if "name" in changes else self.request.set
         given = {**self.request.options.get(kind, {}), **changes.pop("options", {})}
+        for key in (*entry.files, *entry.checkpoints):
+            if not isinstance(given.get(key) or "", str):
+                raise UsageError(f"{kind}.{key} is a name or a path, not {given[key]!r}.")
+        if "data_dir" in entry.uses and self.shared["data_dir"] is None and "members" not in given:
+            raise UsageError(
+                f"{kind} has no data.\n  Give --data-dir: a folder of splits with TOFU's names, or {HUB} for the hub."
+            )
         options = {k: absolute(v) if k in (*entry.files, *entry.checkpoints) else v for k, v in given.items()}
         if entry.root is not None:
             options[entry.root] = absolute(str(given.get(entry.root, ".")))
@@ -173,9 +194,11 @@ class _Planner:
                 f'a [[task]] has a name and says what to do, as in {{name = ..., do = "rtt"}}; not {dict(row)}.'
             )
         kind, needs = KINDS[row["do"]], row.get("needs", [])
-        if not isinstance(needs, list | tuple):
+        if not isinstance(row.get("options", {}), Mapping):
+            raise UsageError(f"options of task {row['name']} is a table of settings, not {row['options']!r}.")
+        if not isinstance(needs, list | tuple) or not all(isinstance(need, str) for need in needs):
             raise UsageError(f"needs of task {row['name']} is a list of task names, not {needs!r}.")
-        kind.check({**self.request.options.get(row["do"], {}), **row.get("options", {})})
+        _check(row["do"], {**self.request.options.get(row["do"], {}), **row.get("options", {})})
         changes = {"name": row["name"], "options": row.get("options", {}), "needs": needs}
         if kind.makes:
             raise UsageError(f"models are made by [[{row['do']}]] tables, not by a [[task]].")
@@ -232,6 +255,28 @@ def check_graph(tasks: Sequence[SweepTask]) -> None:
         raise UsageError(
             f"tasks wait for each other: {' needs '.join(error.args[1])}.\n  Take one of these needs out."
         ) from None
+
+
+def for_shards(tasks: Sequence[SweepTask]) -> list[SweepTask]:
+    """The same tasks; one that waits for several models belongs to every shard, so that the last to end does it."""
+    by_name = {task.name: task for task in tasks}
+    groups: dict[str, set[int]] = {}
+    for name in TopologicalSorter({task.name: task.needs for task in tasks}).static_order():
+        own = by_name[name].group
+        groups[name] = ({own} if own is not None else set()).union(*(groups[need] for need in by_name[name].needs))
+    return [replace(task, group=None) if len(groups[task.name]) > 1 else task for task in tasks]
+
+
+def _check(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that do not exist or cannot be.
+
+    Raises:
+        UsageError: names what is wrong.
+    """
+    try:
+        KINDS[kind].check(options)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"a setting of [{kind}] has a value of the wrong type: {error}.") from error
 
 
 def _view(kind: Kind, work: Work) -> str | None:

@@ -68,8 +68,9 @@ class ProcessEngine:
         wait([x for child in busy.values() for x in (child.pipe, child.process.sentinel)], seconds)
         found: list[tuple[int, Report]] = []
         for number, child in busy.items():
+            alive = child.process.is_alive()  # asked first: what it sent before it died is in the pipe
             report = _receive(child.pipe)
-            if report is None and child.process.is_alive():
+            if report is None and alive:
                 continue
             child.busy = False
             if report is None:

@@ -17,6 +17,7 @@ A key that does not exist is an error.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -60,10 +61,14 @@ class EngineConfig:
     def __post_init__(self) -> None:
         one_of("engine", self.name, *ENGINES)
         one_of("storage", self.storage, *STORAGES)
-        for name, least in (("workers", 1), ("threads", 1), ("retries", 0), ("gpus_per_task", 0)):
+        for name, least in (("workers", 1), ("threads", 1), ("retries", 0), ("gpus_per_task", 0), ("max_disk", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and not (math.isfinite(value) and value >= least):
                 raise UsageError(f"{name} must be at least {least}, not {value}.")
+        if self.gpus_per_task > 1 and self.gpus_per_task % 1:
+            raise UsageError(
+                f"gpus_per_task is a share of one GPU or a whole number of them, not {self.gpus_per_task}."
+            )
         if self.evict and self.max_disk is None:
             raise UsageError("evict keeps the hub's cache below max_disk.\n  Give --max-disk too, for instance 200GB.")
 
@@ -129,7 +134,7 @@ def read_request(given: Mapping[str, Any]) -> Request:
     values: dict[str, Any] = {key: given[key] for key in own if given.get(key) is not None}
     for key in ("do", "models"):
         if key in values:
-            values[key] = tuple(_texts(key, values[key]))
+            values[key] = tuple(dict.fromkeys(_texts(key, values[key])))
     for key in ("set", "name", "full_model", "retain_model", "data", "data_dir"):
         if not isinstance(values.get(key, ""), str):
             raise UsageError(f"{key} is a text, not {values[key]!r}.")
@@ -155,9 +160,14 @@ def read_plan_file(path: str | Path) -> dict[str, Any]:
 
 
 def with_engine(request: Request, changes: Mapping[str, Any]) -> Request:
-    """The same work for another engine; None means unchanged."""
+    """The same work for another engine; None means unchanged, but for what only the engine before could use."""
     given = {key: value for key, value in changes.items() if value is not None}
-    return replace(request, engine=_engine({**asdict(request.engine), **given})) if given else request
+    before = asdict(request.engine)
+    if given.get("name", request.engine.name) != request.engine.name:
+        lost = ("address", "storage", "gpus_per_task") if request.engine.name == "ray" else ()
+        lost = ("gpus",) if given["name"] == "ray" else lost
+        before = {key: value for key, value in before.items() if key not in lost}
+    return replace(request, engine=_engine({**before, **given})) if given else request
 
 
 def _engine(given: Mapping[str, Any]) -> EngineConfig:
@@ -165,9 +175,14 @@ def _engine(given: Mapping[str, Any]) -> EngineConfig:
     values = dict(given)
     if values.get("gpus") is not None:
         gpus = values["gpus"] if isinstance(values["gpus"], list | tuple) else [values["gpus"]]
-        if not all(isinstance(gpu, int) for gpu in gpus):
+        if not all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in gpus):
             raise UsageError(f"engine.gpus are numbers of GPUs, not {values['gpus']!r}.")
         values["gpus"] = tuple(dict.fromkeys(gpus))
+    for key in ("name", "address", "storage"):
+        if not isinstance(values.get(key) or "", str):
+            raise UsageError(f"engine.{key} is a text, not {values[key]!r}.")
+    if not isinstance(values.get("evict", False), bool):
+        raise UsageError(f"engine.evict is true or false, not {values['evict']!r}.")
     if isinstance(values.get("max_disk"), str):
         values["max_disk"] = parse_size(values["max_disk"])
     for key in ("workers", "threads", "retries", "gpus_per_task", "max_disk"):

@@ -83,7 +83,7 @@ class Worker:
         self.device, self.threads = device, threads
         self._benches: dict[str, Bench] = {}
         self._private: tempfile.TemporaryDirectory[str] | None = None
-        self._sent: set[str] = set()
+        self._sent: dict[str, int] = {}
 
     def do(self, order: Order) -> Report:
         """Do a task; whatever goes wrong is in the report and in the log."""
@@ -155,9 +155,9 @@ class Worker:
                 name = path.relative_to(root).as_posix()
                 if name.split("/")[0] in _VIEWS or path.name.endswith((".tmp", ".broken")):
                     continue
-                if not name.startswith("units/") or name not in self._sent:  # views may be written again, units not
+                if self._sent.get(name) != (written := path.stat().st_mtime_ns):  # views may be written again
                     archive.write(path, name)
-                    self._sent.add(name)
+                    self._sent[name] = written
         return packed.getvalue()
 
 

@@ -92,6 +92,9 @@ class Caller:
                     except Unavailable:
                         # The others may still have something to report; nobody starts a new call.
                         continue
+        except BaseException:
+            self._halt("interrupted")  # waiting ends below, and must not turn into tries without a pause
+            raise
         finally:
             self._wake.set()  # an interrupt must not wait for those who are only waiting
             executor.shutdown(wait=True, cancel_futures=True)

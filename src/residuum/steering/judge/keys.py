@@ -14,7 +14,8 @@ def find_key(name: str, *, required: bool = True) -> str | None:
     Raises:
         UsageError: it is in neither place.
     """
-    key = os.environ.get(name) or _dot_env(Path(".env")).get(name)
+    # A line break at its end would make clients show the header, and with it the key, in their errors.
+    key = os.environ.get(name, "").strip() or _dot_env(Path(".env")).get(name)
     if not key and required:
         raise UsageError(f"the judge needs an API key: {name} is not set.\n  Set it in the environment or in .env.")
     return key or None

@@ -6,6 +6,7 @@ The first line of the file says which judge gave them, the others hold one readi
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from residuum.errors import DataError, UsageError
 from residuum.steering.judge.base import JUDGES, JudgeOptions, Provider
 from residuum.steering.judge.prompts import Request
 from residuum.steering.judge.scoring import Reading
+from residuum.store.atomic import storage_error
 from residuum.store.hashing import content_hash
 
 
@@ -73,10 +75,10 @@ class Recorder:
         if path.exists():
             recorded, readings = _read(path)
             self.known = set(readings)
+            _drop_torn_line(path)
             if recorded != dict(identity):
                 raise UsageError(f"{path} records another judge: {recorded}.\n  Choose another --judge-log.")
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._append({"judge": dict(identity)})
 
     def add(self, readings: Iterable[tuple[Request, Reading]]) -> None:
@@ -88,8 +90,19 @@ class Recorder:
                 self._append({"key": key, "reading": reading.to_json()})
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise storage_error("write", self.path, error) from error
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Whatever is appended to half a line would be lost with it."""
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Reading]]:
@@ -97,6 +110,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Reading]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", path=path) from None
+    except UnicodeDecodeError:
+        raise DataError("is no recording of a judge", path=path) from None
     identity: dict[str, Any] | None = None
     readings: dict[str, Reading] = {}
     for number, line in enumerate(lines, start=1):
