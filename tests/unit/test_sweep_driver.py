@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from residuum.errors import InputError, StoreError
+from residuum.errors import InputError, ResiduumError, StoreError
 from residuum.store import Store
 from residuum.sweep.driver import Driver, Shard
 from residuum.sweep.folder import SweepFolder, summary
@@ -115,6 +117,23 @@ def test_a_failed_task_stays_failed_until_it_is_forgiven(drive):
     assert folder.forgive() == 3
     driver, engine, _ = drive(fine)
     assert set(driver.states.values()) == {"done"}
+
+
+def test_one_shard_does_not_forgive_what_others_recorded(drive):
+    driver, _, folder = drive(lambda order: Report(error="no such model"))
+    mine = Shard(1, 2)
+    assert folder.forgive(*(task for task in driver.plan.tasks if not mine.has(task))) == 2
+    assert [task.name for task in driver.plan.tasks if folder.failure(task)] == ["rtt/a/y"]
+
+
+def test_a_sweep_remembers_where_it_was_started(drive, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    _, _, folder = drive(fine)
+    monkeypatch.chdir(tmp_path)
+    assert folder.start() == tmp_path / "here"
+    (tmp_path / "here").rmdir()
+    assert folder.start() == tmp_path
 
 
 def test_what_needs_a_failed_task_is_blocked_however_far_down(drive):
@@ -244,6 +263,36 @@ def test_a_worker_without_the_shared_folder_sends_its_log_back(tmp_path):
     report = Worker("cpu", 1).do(order_for(tmp_path, storage="auto"))
     assert "--- failed" in report.log
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_worker_sends_each_file_back_once(tmp_path):
+    worker = Worker("cpu", 1)
+    worker._bench(order_for(tmp_path), private=True)
+    root = Path(worker._private.name)
+    (root / "default/uds/x").mkdir(parents=True)
+    summary_file = root / "default/uds/x/summary.json"
+    summary_file.write_text("{}")
+
+    def sent() -> list[str]:
+        return zipfile.ZipFile(io.BytesIO(worker._new_files())).namelist()
+
+    assert sent() == ["default/uds/x/summary.json"]
+    assert sent() == []
+    summary_file.write_text("{ }")
+    os.utime(summary_file, (10**9, 10**9))
+    assert sent() == ["default/uds/x/summary.json"]
+
+
+def test_workers_that_never_start_end_the_sweep(monkeypatch):
+    cluster = pytest.importorskip("residuum.sweep.cluster")
+    engine = object.__new__(cluster.RayEngine)
+    engine._slots = {0: cluster._Slot(actor=None, answer=None)}
+    engine._hopeful_until, engine._stillborn = -1.0, None
+    monkeypatch.setattr(engine, "_grow", lambda: None)
+    monkeypatch.setattr(engine, "_is_there", lambda _: True)
+    monkeypatch.setattr(engine, "_get", lambda _: Report(error="No module named 'residuum'", retry=True))
+    with pytest.raises(ResiduumError, match="could be started: No module named 'residuum'"):
+        engine.free()
 
 
 def test_a_full_disk_is_told_from_other_errors(monkeypatch, tmp_path):

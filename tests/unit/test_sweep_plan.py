@@ -11,7 +11,7 @@ from residuum.errors import InputError, UnknownName, UsageError
 from residuum.models.names import all_models
 from residuum.sweep.driver import Shard
 from residuum.sweep.plan import Plan, make_plan
-from residuum.sweep.request import parse_size, read_plan_file, read_request
+from residuum.sweep.request import EngineConfig, parse_size, read_plan_file, read_request, with_engine
 from residuum.sweep.sources import data_identity, expand, look_up
 from residuum.sweep.tasks import SweepTask, file_name
 
@@ -96,6 +96,21 @@ def test_where_a_model_is_put_is_no_part_of_its_identity(grid):
         ({"engine": {"workers": "two"}}, "engine.workers is a number"),
         ({"engine": {"gpus": ["a"]}}, "numbers of GPUs"),
         ({"engine": {"evict": True}}, "Give --max-disk too"),
+        ({"engine": {"evict": "no"}}, "engine.evict is true or false"),
+        ({"engine": {"name": 3}}, "engine.name is a text"),
+        ({"engine": {"gpus": True}}, "numbers of GPUs"),
+        ({"engine": {"max_disk": "-5GB"}}, "max_disk must be at least 0"),
+        ({"engine": {"gpus_per_task": 1.5}}, "a share of one GPU or a whole number"),
+        ({"engine": {"gpus_per_task": float("nan")}}, "gpus_per_task must be at least 0"),
+        ({"models": ["a/x"], "do": "uds", "uds": {"mode": "nope"}}, "mode is one of"),
+        ({"models": ["a/x"], "do": "uds", "uds": {"delta_threshold": "abc"}}, "[uds] has a value of the wrong type"),
+        ({"models": ["a/x"], "do": "uds", "data": "nowhere.json"}, "data is not there: nowhere.json"),
+        ({"models": ["a/x"], "do": "evaluate", "data_dir": "nowhere"}, "data_dir is not there: nowhere"),
+        ({"models": ["a/x"], "do": "evaluate"}, "evaluate has no data.\n  Give --data-dir"),
+        ({"models": ["a/x"], "do": "evaluate", "evaluate": {"members": 3}}, "evaluate.members is a name or a path"),
+        ({"models": ["a/x"], "do": "meta", "meta": {"relearning": 3}}, "[meta] has a value of the wrong type"),
+        ({"task": [{"name": "x", "do": "uds", "model": "a/x", "options": 3}]}, "options of task x is a table"),
+        ({"task": [{"name": "x", "do": "uds", "model": "a/x", "needs": [3]}]}, "needs of task x is a list of task names"),
         ({"models": ["a/x"], "do": "udz"}, 'unknown kind of task "udz"'),
         ({"models": ["a/x"], "do": "unlearn"}, "made by [[unlearn]] tables"),
         ({"models": ["a/x"], "do": "uds", "uds": {"mod": "mlp"}}, "uds has no option mod in a sweep. Did you mean mode?"),
@@ -212,6 +227,48 @@ def test_shards_divide_the_models_and_share_the_references():
     assert set.union(*parts) == {task.name for task in tasks}
     assert parts[0] & parts[1] == parts[1] & parts[2] == references
     assert {"uds/a/m0", "evaluate/a/m0"} <= parts[0]
+
+
+def test_a_task_that_waits_for_models_of_several_shards_belongs_to_all_of_them():
+    rows = [
+        {"name": "compare", "do": "rtt", "model": "a/x", "needs": ["rtt/a/y"]},
+        {"name": "after", "do": "rtt", "model": "a/y", "needs": ["compare"], "options": {"seed": 1}},
+    ]
+    tasks = plan(models=["a/x", "a/y"], do="rtt", task=rows).by_name
+    assert {name: task.group for name, task in tasks.items()} == {
+        "rtt/a/x": 0, "rtt/a/y": 1, "compare": None, "after": None,
+    }  # fmt: skip
+
+
+def test_a_model_that_is_made_and_also_given_stays_in_the_shard_of_its_making(grid, tmp_path):
+    table = {"method": "npo", "lr": [1e-5, 2e-5], "epochs": 1, "out": str(tmp_path / "m")}
+    first = tmp_path / "m/npo_lr1e5_b01_a1_ep1"
+    first.mkdir(parents=True)
+    (first / "config.json").write_text("{}")
+    tasks = plan(unlearn=[table], models=[str(tmp_path / "m/*")], **grid).by_name
+    for name in ("npo_lr1e5_b01_a1_ep1", "npo_lr2e5_b01_a1_ep1"):
+        assert tasks[f"uds/{name}"].group == tasks[f"unlearn/{name}"].group is not None
+
+
+def test_models_of_the_registry_are_asked_about_the_data_they_were_made_from():
+    request = {"models": ["simnpo_*_ep5"], "do": "uds,evaluate", "set": "ep5", "engine": CPU}
+    assert {task.work.data_dir for task in make_plan(read_request(request)).tasks if task.kind == "evaluate"} == {
+        "tofu"
+    }
+
+
+def test_a_hyper_parameter_that_is_no_number_is_a_sentence(grid):
+    with pytest.raises(UsageError, match="npo has a value of the wrong type"):
+        plan(unlearn=[{"method": "npo", "lr": "x"}], **grid)
+
+
+def test_another_engine_forgets_what_only_the_one_before_could_use():
+    ray = read_request({"engine": {"name": "ray", "address": "a:1", "storage": "driver", "gpus_per_task": 0.5, "workers": 2}})  # fmt: skip
+    assert with_engine(ray, {"name": "serial"}).engine == EngineConfig("serial", workers=2)
+    assert with_engine(ray, {"threads": 2}).engine.address == "a:1"
+    process = read_request({"engine": {"gpus": [0, 1]}})
+    assert with_engine(process, {"name": "ray", "address": "a:1"}).engine == EngineConfig("ray", address="a:1")
+    assert with_engine(process, {"name": "serial"}).engine.gpus == (0, 1)
 
 
 def test_a_plan_file_that_is_none_is_refused(tmp_path):

@@ -97,7 +97,7 @@ class _Planner:
     def _splits(self) -> str | None:
         """The folder of splits; models of the registry were made from those of the hub."""
         own = "members" in self.request.options.get("evaluate", {})
-        published = look_up([self.request.full_model])[0].place == FULL
+        published = self.request.full_model in (FULL, "full")
         return HUB if self.request.data_dir is None and published and not own else self.request.data_dir
 
     def tasks(self) -> list[SweepTask]:

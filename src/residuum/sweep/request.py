@@ -31,6 +31,7 @@ from residuum.store import content_hash
 
 ENGINES = ("serial", "process", "ray")
 STORAGES = ("auto", "shared", "driver")
+_ONLY_FOR_RAY, _NOT_FOR_RAY = {"address", "storage", "gpus_per_task"}, {"gpus"}
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,7 @@ def with_engine(request: Request, changes: Mapping[str, Any]) -> Request:
     given = {key: value for key, value in changes.items() if value is not None}
     before = asdict(request.engine)
     if given.get("name", request.engine.name) != request.engine.name:
-        lost = ("address", "storage", "gpus_per_task") if request.engine.name == "ray" else ()
-        lost = ("gpus",) if given["name"] == "ray" else lost
+        lost = _NOT_FOR_RAY if given["name"] == "ray" else _ONLY_FOR_RAY
         before = {key: value for key, value in before.items() if key not in lost}
     return replace(request, engine=_engine({**before, **given})) if given else request
 
