@@ -229,6 +229,7 @@ def audit_command(
 
     gates = parse_gates(gate)
     one_of("--budget", budget, *BUDGETS)
+    one_of("--forget-split", forget_split, "forget01", "forget05", "forget10")
     root = runs or runs_folder()
     options = {"device": "auto" if gpu is None else gpu, "dtype": dtype, "attn": attn}
     audit = Audit(full, retain, unlearned, _data(data), root, budget, options, seed, forget_split, relearn_lr, rtt_lrs)

@@ -29,7 +29,7 @@ _NO_MEANING = {
     "base_model_name_or_path", "inference_mode", "peft_version",
 }  # fmt: skip
 """Config fields that say who wrote the file and how it is run, not what the model computes."""
-_PICKLE_HINT = "if you trust where they come from, pass allow_pickle=True (--allow-pickle)."
+_PICKLE_HINT = "if you trust where they come from, pass allow_pickle=True to residuum.load."
 _MEMO_FROM = 32 * 2**20
 """Smaller files are hashed every time: only a larger one takes longer than the clock tick in which a change can hide."""
 

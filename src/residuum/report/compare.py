@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,8 @@ def section(comparison: Comparison) -> Section:
         {
             "model": c.model,
             "metric": c.metric,
-            "A": c.first,
-            "B": c.second,
+            "A": replace(c.first, source=None),
+            "B": replace(c.second, source=None),
             "difference": c.difference,
             "items": c.items,
         }
@@ -104,7 +104,15 @@ def section(comparison: Comparison) -> Section:
         "compare",
         "What changed",
         lead,
-        [Prose(comparison.notes or ["Nothing but the numbers differs."]), Table("compare", columns, rows, tools=True)],
+        [
+            Prose(
+                comparison.notes
+                or [
+                    "Weights and UDS runs do not differ in data, settings or versions; the settings of evaluations were not compared."
+                ]
+            ),
+            Table("compare", columns, rows, tools=True),
+        ],
     )
 
 

@@ -55,7 +55,11 @@ def section(findings: Findings) -> Section | None:
 def depth_runs(findings: Findings) -> dict[str, DepthRun]:
     """All UDS runs by what the page calls them, models under test first."""
     models = sorted(findings.models, key=lambda model: model.role != "unlearned")
-    return {model.name + (f" ({run.variant})" if run.variant else ""): run for model in models for run in model.depths}
+    return {
+        model.name + (f" ({run.variant})" if run.variant else ""): run
+        for model in models
+        for run in reversed(model.depths)
+    }
 
 
 def _blocks(run: DepthRun, shared: dict[str, Any], said: Mapping[str, str]) -> list[Any]:
@@ -232,10 +236,10 @@ def _said(findings: Findings) -> dict[str, dict[str, str]]:
     """What each model answered in its evaluation, by question."""
     found: dict[str, dict[str, str]] = {}
     for path in findings.shelf.glob("*/generation/*/results.json", "generation/*/results.json"):
-        rows = findings.shelf.json(path) or []
+        rows = findings.shelf.json(path)
         texts = {
             row["question"]: row["generated"]
-            for row in rows
+            for row in (rows if isinstance(rows, list) else [])
             if isinstance(row, dict) and row.get("generated") is not None and "question" in row
         }
         found.setdefault(path.parent.name, {}).update(texts)

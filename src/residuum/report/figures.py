@@ -11,6 +11,7 @@ from residuum.registry import one_of
 from residuum.report.blocks import PALETTE, Chart, Choice, Section, Spec
 from residuum.report.build import make_sections
 from residuum.report.findings import Findings
+from residuum.store.atomic import storage_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,10 +77,13 @@ def draw(chart: Chart, path: Path, *, columns: str = "one") -> Path:
         # A figure of its own, not pyplot's: no global state, no display.
         figure = Figure(figsize=(width, min(width, 4.5) * 0.72), layout="constrained")
         _DRAW[chart.kind](figure, chart.spec)
-        path.parent.mkdir(parents=True, exist_ok=True)
         # Without dates the same data give the same file.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-        figure.savefig(path, dpi=300, metadata=dates.get(ending, {}))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=300, metadata=dates.get(ending, {}))
+        except OSError as error:
+            raise storage_error("write", path, error) from error
     return path
 
 

@@ -79,7 +79,7 @@ class Findings:
         """Models under test and references, by role, method and name; pool models are left to the meta-evaluation."""
         order = {"full": 0, "retain": 1, "unlearned": 2}
         there = [model for model in self._models.values() if model.role != "pool" and (model.depths or model.scores)]
-        return sorted(there, key=lambda model: (order[model.role], model.method, model.name))
+        return sorted(there, key=lambda model: (order[model.role], model.published, model.method, model.name))
 
     @cached_property
     def unlearned(self) -> list[Model]:
@@ -143,8 +143,8 @@ class Findings:
         if _is_attacked(run.model):
             return
         model = self._model(run.key, run.name)
-        # The plain run speaks for the model: variants go behind it.
-        model.depths = sorted([*model.depths, run], key=lambda one: (bool(one.variant), not one.has_deltas))
+        # The latest plain run speaks for the model: variants and earlier runs go behind it.
+        model.depths = sorted([run, *model.depths], key=lambda one: (bool(one.variant), not one.has_deltas))
         model.sources.append((f"UDS {run.variant}".strip(), run.source))
 
     def _learn_roles(self, units: Sequence[Unit]) -> None:
@@ -153,7 +153,8 @@ class Findings:
                 if role in unit.value["models"]:
                     self._roles.setdefault(identity(unit.value["models"][role]), role)
         for pools in self.shelf.glob("faithfulness/results.json", "results.json"):
-            for record in self.shelf.json(pools) or []:
+            records = self.shelf.json(pools)
+            for record in records if isinstance(records, list) else []:
                 if isinstance(record, Mapping) and record.get("pool") in ("P", "N") and record.get("weights"):
                     self._roles.setdefault(str(record["weights"]), "pool")
 
@@ -214,7 +215,7 @@ class Findings:
         often = Counter(model.name for model in self._models.values())
         for model in self._models.values():
             if often[model.name] > 1:
-                model.name = f"{model.name} [{model.key[:8]}]"
+                model.name = f"{model.name} [{'published' if model.published else model.key[:8]}]"
         seen = Counter(source.version for source in self.shelf.sources if source.version)
         if len(seen) > 1:
             counts = ", ".join(f"{number} by {version}" for version, number in sorted(seen.items()))

@@ -51,12 +51,19 @@ def read_meta(findings: Findings) -> dict[str, Any]:
     for path in shelf.glob("faithfulness/summary.json", "*/faithfulness/summary.json", "summary.json"):
         summary, models = shelf.json(path), shelf.json(path.with_name("results.json"))
         if isinstance(summary, Mapping) and "pools" in summary and "comparisons" in summary and models:
-            _read_pools(found, summary, models)
-            _cite(findings, path, "meta faithfulness", summary)
+            source = _cite(findings, path, "meta faithfulness", summary)
+            try:
+                _read_pools(found, summary, models, source)
+            except (KeyError, TypeError, AttributeError) as error:
+                shelf.broken(path, f"is not a meta-evaluation of pools ({type(error).__name__}: {error})")
     for path in shelf.glob("meta_eval/summary.json", "*/meta_eval/summary.json", "summary.json"):
         summary, models = shelf.json(path), shelf.json(path.with_name("results.json"))
         if isinstance(summary, Mapping) and "attacks" in summary and models:
-            _read_attacked(found, summary, models)
+            try:
+                _read_attacked(found, summary, models)
+            except (KeyError, TypeError, AttributeError) as error:
+                shelf.broken(path, f"is not a meta-evaluation of attacks ({type(error).__name__}: {error})")
+                continue
             source = _cite(findings, path, "meta robustness", summary)
             table = shelf.json(path.with_name("table2.json")) if path.with_name("table2.json").is_file() else None
             found["rows"] += [_row(row, source) for row in (table or {}).get("rows", [])]
@@ -65,7 +72,9 @@ def read_meta(findings: Findings) -> dict[str, Any]:
     return found
 
 
-def _read_pools(found: dict[str, Any], summary: Mapping[str, Any], models: list[Mapping[str, Any]]) -> None:
+def _read_pools(
+    found: dict[str, Any], summary: Mapping[str, Any], models: list[Mapping[str, Any]], source: str
+) -> None:
     for metric, record in summary["metrics"].items():
         found["directions"][metric], found["thresholds"][metric] = record["higher_means"], record["threshold"]
         found["pools"][metric] = {
@@ -80,7 +89,7 @@ def _read_pools(found: dict[str, Any], summary: Mapping[str, Any], models: list[
             "n_p": record["n_p"],
             "n_n": record["n_n"],
         }
-        found.setdefault("alone", []).append(_row(row, None))
+        found.setdefault("alone", []).append(_row(row, source))
 
 
 def _read_attacked(found: dict[str, Any], summary: Mapping[str, Any], models: list[Mapping[str, Any]]) -> None:
@@ -121,7 +130,11 @@ def pool_histogram(found: Mapping[str, Any], metric: str) -> Chart:
     turned = found["directions"][metric] == "less knowledge"
     values = {pool: [1.0 - v if turned else v for v in found["pools"][metric][pool]] for pool in ("N", "P")}
     both = [v for own in values.values() for v in own]
-    edges = np.histogram_bin_edges(both, bins=BINS) if both else np.linspace(0, 1, BINS + 1)
+    # Values that are equal up to rounding have no range to cut into bins.
+    spread, middle = (np.ptp(both), float(np.mean(both))) if both else (0.0, 0.5)
+    edges = (
+        np.histogram_bin_edges(both, bins=BINS) if spread > 1e-9 else np.linspace(middle - 0.5, middle + 0.5, BINS + 1)
+    )
     names = {"N": f"N: does not know ({len(values['N'])})", "P": f"P: knows ({len(values['P'])})"}
     series = [
         {"name": names[pool], "colour": colour, "counts": [int(n) for n in np.histogram(values[pool], edges)[0]]}

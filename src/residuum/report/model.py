@@ -37,6 +37,11 @@ class Model:
     """Label and id of every run behind it."""
 
     @property
+    def published(self) -> bool:
+        """Whether it stands in the published table, not in a store."""
+        return self.key.startswith("published:")
+
+    @property
     def group(self) -> str:
         """What it is shown together with: its method, else its role."""
         return self.method or ("under test" if self.role == "unlearned" else self.role)

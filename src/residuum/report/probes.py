@@ -59,9 +59,12 @@ def knows(probe: Mapping[str, Any]) -> bool:
 def read_probes(findings: Findings) -> list[dict[str, Any]]:
     """The probes' results, with the id of their source."""
     shelf, found = findings.shelf, []
-    for path in shelf.glob("probes/*/*.json"):
+    for path in shelf.glob("probes/*/*.json", "probes/*/*/*.json"):
         probe = shelf.json(path)
         if not isinstance(probe, dict) or "recovery" not in probe or "probe" not in probe:
+            continue
+        if not isinstance(probe.get("models"), dict) or "unlearned" not in probe["models"]:
+            shelf.broken(path, "does not say which models it is about")
             continue
         name = str(probe["models"]["unlearned"])
         unit = _probe_unit(findings, probe)

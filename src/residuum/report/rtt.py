@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError
+from residuum.models.names import ALIASES
 from residuum.report.blocks import (
     Block,
     Chart,
@@ -114,8 +115,10 @@ def section(findings: Findings) -> Section | None:
 
 
 def of_model(findings: Findings, model: Model) -> list[Recovery]:
-    """RTT of one model; the files of RTT know it by the name of its folder."""
-    return [found for found in findings.cached(read_recoveries) if found.label == model.name.partition(" [")[0]]
+    """RTT of one model; the files of RTT know it by the last part of the name that was given."""
+    name = model.name.partition(" [")[0]
+    names = {name, Path(name).name, *(alias for alias, full in ALIASES.items() if full == name)}
+    return [found for found in findings.cached(read_recoveries) if found.label in names]
 
 
 def comebacks(findings: Findings, model: Model) -> list[Comeback]:

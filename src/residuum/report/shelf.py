@@ -78,8 +78,8 @@ class Shelf:
 
     def glob(self, *patterns: str) -> list[Path]:
         """Files or folders under the roots, sorted, each once."""
-        found = {path for root in self.roots for pattern in patterns for path in root.glob(pattern)}
-        return sorted(path for path in found if "archive" not in path.parts)
+        found = {(root, path) for root in self.roots for pattern in patterns for path in root.glob(pattern)}
+        return sorted({path for root, path in found if "archive" not in path.relative_to(root).parts})
 
     def json(self, path: Path) -> Any:
         """The content of a JSON file; None, and a problem, when it cannot be read."""

@@ -143,7 +143,7 @@ function benchmark(box) {
 }
 
 // A text that begins like a formula would be run by a spreadsheet.
-const csvCell = (text) => (/^[=+@\t\r]|^-(?!\d)/.test(text) ? `"'${text.replaceAll('"', '""')}"` : /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text === "–" ? "" : text);
+const csvCell = (text) => (/^[=+@\t\r]|^-(?!\d+(\.\d+)?(e[-+]?\d+)?$)/.test(text) ? `"'${text.replaceAll('"', '""')}"` : /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text === "–" ? "" : text);
 const asCsv = (lines) => lines.map((line) => line.map(csvCell).join(",")).join("\n") + "\n";
 const TEX = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--" };
 const texCell = (text) => text.replace(/[\\~^–]|[&%$#_{}]/g, (sign) => TEX[sign] || `\\${sign}`);
