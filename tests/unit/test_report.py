@@ -420,3 +420,17 @@ def test_a_run_of_metric_em_is_shown_without_deltas(tmp_path):
     shown = next(block for block in page.packs()["depth-0"] if block["block"] == "examples")
     assert (shown["what"], shown["second"][1]) == ("EM", [1.0, 0.5])
     assert "metric em" in page.source
+
+
+def test_a_store_below_a_folder_called_archive_is_read_whole(tmp_path):
+    plain, inside = Findings([make_store(tmp_path / "plain")]), Findings([make_store(tmp_path / "archive" / "runs")])
+    assert [len(one.depths) for one in inside.models] == [len(one.depths) for one in plain.models]
+    assert any(one.depths for one in inside.models)
+
+
+def test_values_that_are_equal_up_to_rounding_have_a_histogram():
+    from residuum.report.meta import pool_histogram
+
+    pools = {"em": {"P": [0.5, 0.5 + 1e-16], "N": [0.5]}}
+    found = {"directions": {"em": "more knowledge"}, "thresholds": {}, "pools": pools, "auc:em": 0.5}
+    assert [sum(series["counts"]) for series in pool_histogram(found, "em").spec["series"]] == [1, 2]
