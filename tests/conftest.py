@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 # Two contending threads can be 70 times slower than one; the tests run in two processes instead.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Started in the background, a process ignores interrupts, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

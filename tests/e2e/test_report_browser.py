@@ -148,6 +148,7 @@ def test_another_model_shows_its_own_examples(page):
 def test_the_numbers_behind_a_chart_can_be_opened(page):
     figure = page.locator("figure[data-chart=trade-off]")
     figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
     assert figure.locator("tbody tr").count() == 5
 
 

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -28,8 +29,12 @@ def serial(tiny_world, tmp_path_factory) -> dict[int, str]:
 
 
 def workers(driver: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(driver.pid).children()
-    return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process(driver.pid).children():
+        with suppress(psutil.Error):  # it may end while it is asked
+            if any("spawn_main" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def all_end(processes: list[psutil.Process], seconds: float = 5) -> bool:

@@ -19,7 +19,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -123,11 +123,10 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: a file is not CSV.
     """
-    csv.field_size_limit(2**31 - 1)  # logits cells of old files are large
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.csv")):
         try:
-            with path.open(encoding="utf-8", newline="") as file:
+            with path.open(encoding="utf-8", newline="") as file, _large_cells():
                 for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
                     if None in row or None in row.values():
                         raise DataError("has more or fewer cells than the header", path=path, line=line)
@@ -188,6 +187,16 @@ def _write_new(folder: Path, names: Iterator[str], text: str) -> Path:
         raise storage_error("write", folder, error) from error
     finally:
         whole.unlink()
+
+
+@contextmanager
+def _large_cells() -> Iterator[None]:
+    """Let cells be as large as the logits of old files; the limit is one for the whole process, so it is put back."""
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _tail(path: str) -> tuple[str, ...]:
