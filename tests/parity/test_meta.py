@@ -48,8 +48,6 @@ COLUMNS = {
 @pytest.mark.parametrize("metric", COLUMNS)
 def test_the_usable_models_are_as_many_as_published(published, models, metric):
     column, rule = COLUMNS[metric]
-    if column not in models[0]:
-        pytest.skip(f"{column} is not among the published columns")
     constants = published["meta_eval_constants"]
     threshold = constants[rule][metric]
     # Columns are published turned round (1 - value) or in erasure direction; both become knowledge as 1 - column.

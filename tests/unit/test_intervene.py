@@ -30,12 +30,18 @@ def hook_count(lm):
     return sum(len(module._forward_hooks) for module in lm.model.modules())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("component", COMPONENTS)
+# Mixtral's experts have one projection each: there is no one module whose output is mlp_out.
+@pytest.mark.parametrize(
+    ("family", "component"),
+    [
+        (family, component)
+        for family in FAMILIES
+        for component in COMPONENTS
+        if (family, component) != ("mixtral", "mlp_out")
+    ],
+)
 def test_adding_and_subtracting_a_vector_cancels_in_every_family(family, component):
     lm = steerable(family)
-    if family == "mixtral" and component == "mlp_out":
-        pytest.skip("several experts have one projection each")
     plain = logits(lm)
     both = logits(lm, [edit(1, 3.0, component=component), edit(1, -3.0, component=component)])
     moved = logits(lm, [edit(1, 3.0, component=component)])

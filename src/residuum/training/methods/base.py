@@ -10,6 +10,7 @@ that derives from ``Method``, is registered by name and says what its forget los
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -56,7 +57,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(ABC):
     """Settings that all methods share."""
 
     alpha: float = 1.0
@@ -124,9 +125,9 @@ class Method:
         retain = self.retain_term(sides["retain"])
         return {"forget": forget, "retain": retain, "total": self.gamma * forget + self.alpha * retain}
 
+    @abstractmethod
     def forget_loss(self, sides: Mapping[SideName, Side]) -> Tensor:
         """The forget term of one micro-batch."""
-        raise NotImplementedError
 
     def retain_term(self, retain: Side) -> Tensor:
         """The retain term of one micro-batch."""
