@@ -114,7 +114,7 @@ class Method(ABC):
         """Regular expression for the names of the parameters that are trained."""
         return EVERYTHING
 
-    def check_model(self, parts: Anatomy) -> None:
+    def check_model(self, parts: Anatomy) -> None:  # noqa: B027  most methods fit every model
         """Raise a ``UsageError`` when the settings do not fit the model."""
 
     def losses(self, sides: Mapping[SideName, Side]) -> dict[str, Tensor]:
