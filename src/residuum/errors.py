@@ -6,6 +6,7 @@
     │   ├── UnknownName               a name nobody registered; carries the nearest ones
     │   ├── DataError                 a data file: names file, line and field
     │   └── ModelError                a checkpoint: missing, unreadable, or of an unknown anatomy
+    │       └── NotFinite             its weights hold NaN or infinity
     ├── MissingExtra         exit 1   an optional package is not installed; says which extra brings it
     ├── StoreError           exit 1   the run store cannot be read, written or locked
     ├── HookError            exit 1   a hook never fired or did not fit
@@ -88,6 +89,10 @@ class DataError(InputError):
 
 class ModelError(InputError):
     """A checkpoint is missing, unreadable, or built in a way we do not know."""
+
+
+class NotFinite(ModelError):
+    """The weights of a checkpoint hold NaN or infinity."""
 
 
 class MissingExtra(ResiduumError):

@@ -121,6 +121,34 @@ def test_what_the_store_knows_of_a_model_is_not_computed_again(whole, words):
     assert {path.name for path in (whole / "units" / "token_evidence").rglob("*.json")} == passes
 
 
+def test_a_kept_relearned_checkpoint_serves_other_metrics(tiny_world, tmp_path):
+    words = [
+        "meta", "robustness", "--world", tiny_world.folder, "--workers", 1, "--models", tiny_world.model("base"),
+        "--attack", "relearning", "--utility-floor", 0, "--runs", tmp_path, "--keep-relearned", "--metrics",
+    ]  # fmt: skip
+    assert call(*words, "em") == 0
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "relearned").glob("*/model.safetensors")}
+    assert len(kept) == 2, "base and retain"
+    assert call(*words, "em,es") == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "relearned").glob("*/model.safetensors")} == kept
+
+
+def test_a_folder_that_cannot_be_written_fails_the_model_and_not_the_run(tiny_world, tmp_path, monkeypatch):
+    import residuum.meta.bench as bench_module
+    from residuum.meta.embedded import world_bench
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bench_module, "_relearn", no_room)
+    bench = world_bench(tiny_world, runs=tmp_path)
+    case = bench_module.Case(str(tiny_world.model("base")), ("em",), "relearning")
+    record = bench_module.measure(bench, case)
+    assert "No space left" in record["failed"]
+    assert not record["diverged"]
+    assert not _measured(tmp_path), "another time there may be room"
+
+
 def test_a_diverging_relearning_is_recorded_shown_and_left_out(tiny_world, whole, capsys):
     words = [
         "meta", "robustness", "--world", tiny_world.folder, "--workers", 1, "--metrics", "em", "--models", tiny_world.model("base"),

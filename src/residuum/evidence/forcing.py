@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from residuum.batching import Encoded, collate, labelled_rows, token_budget_batches, with_shrinking
+from residuum.batching import Encoded, cached_rows, collate, labelled_rows, token_budget_batches, with_shrinking
 from residuum.errors import ResiduumError
-from residuum.evidence.tokens import Array, TokenEvidence, split_answers
+from residuum.evidence.tokens import TokenEvidence, split_answers
 from residuum.progress import progress
 
 if TYPE_CHECKING:
@@ -158,9 +158,12 @@ def _weigh(lm: LM, hidden: Tensor, label: Tensor, lengths: Sequence[int]) -> lis
     """
     size = max(1, _CHUNK // lm.model.config.get_text_config().vocab_size)
     with torch.inference_mode():
-        starts = range(0, max(1, len(label)), size)
-        parts = [_statistics(lm, hidden[i : i + size], label[i : i + size]) for i in starts]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts = [
+            _statistics(scores, own)
+            for states, labels in zip(torch.split(hidden, size), torch.split(label, size), strict=True)
+            for scores, own in cached_rows(lm.anatomy.head(states), labels)
+        ]
+    found = {name: torch.cat([part[name] for part in parts]).numpy(force=True) for name in parts[0]}
     if broken := int(np.isnan(found["mean"]).sum()):
         raise ResiduumError(
             f"{lm.name} gives no numbers for {broken} of {len(label)} answer tokens (NaN in {str(lm.dtype).removeprefix('torch.')}).\n"
@@ -169,9 +172,9 @@ def _weigh(lm: LM, hidden: Tensor, label: Tensor, lengths: Sequence[int]) -> lis
     return split_answers(found, lengths, lm.tokenizer.eos_token_id)
 
 
-def _statistics(lm: LM, hidden: Tensor, label: Tensor) -> dict[str, Array]:
+def _statistics(logits: Tensor, label: Tensor) -> dict[str, Tensor]:
     """What the vocabulary looks like from some rows; in float32, whatever the model computes in."""
-    log_probs = torch.log_softmax(lm.anatomy.head(hidden).float(), dim=1)
+    log_probs = torch.log_softmax(logits.float(), dim=1)
     # A token that a model rules out has log-probability minus infinity, which times probability 0 would be no number.
     log_probs = log_probs.clamp_(min=-1e4)
     probs = log_probs.exp()
@@ -179,9 +182,9 @@ def _statistics(lm: LM, hidden: Tensor, label: Tensor) -> dict[str, Array]:
     # Centred, not E[x^2] - E[x]^2: the difference of two large numbers would drown a small variance.
     variance = (log_probs - mean[:, None]).square_().mul_(probs).sum(dim=1)
     return {
-        "labels": label.numpy(force=True).astype(np.int32),
-        "predictions": log_probs.argmax(dim=1).numpy(force=True).astype(np.int32),
-        "log_probs": log_probs.gather(1, label[:, None])[:, 0].numpy(force=True),
-        "mean": mean.numpy(force=True),
-        "variance": variance.numpy(force=True),
+        "labels": label.int(),
+        "predictions": log_probs.argmax(dim=1).int(),
+        "log_probs": log_probs.gather(1, label[:, None])[:, 0],
+        "mean": mean,
+        "variance": variance,
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from residuum.data.tofu import data_hash, load_split
-from residuum.errors import Diverged, ModelError, ResiduumError
+from residuum.errors import Diverged, NotFinite, ResiduumError
 from residuum.metrics.evaluation import Settings
 from residuum.metrics.evaluator import Evaluator
 from residuum.metrics.splits import Splits
@@ -26,7 +26,7 @@ from residuum.models.handles import ModelHandle
 from residuum.patching.output import run_tag
 from residuum.processes import worker_pool
 from residuum.progress import progress
-from residuum.store import Task, provenance
+from residuum.store import Task, content_hash, provenance
 
 VERSION = 1
 """Part of every unit's identity: raised when the meaning of a record changes."""
@@ -126,12 +126,23 @@ def measure_all(bench: Bench, cases: Sequence[Case], *, workers: int = 1, title:
 
 
 def measure(bench: Bench, case: Case) -> Record:
-    """Metrics of one case, from the store when they are there; an error becomes a record with ``failed``."""
+    """Metrics of one case, from the store when they are there; an error becomes a record with ``failed``.
+
+    Only what diverged is a result and stored: a file or memory that was not there may be there the next time.
+    """
+    from torch import OutOfMemoryError
+
     with _threads(bench.threads):
         try:
             return _measure(bench, case)
-        except ResiduumError as error:
-            return {"model": case.model, "attack": case.attack, "metrics": {}, "failed": str(error), "diverged": False}
+        except (ResiduumError, OSError, MemoryError, OutOfMemoryError) as error:
+            return {
+                "model": case.model,
+                "attack": case.attack,
+                "metrics": {},
+                "failed": str(error) or type(error).__name__,
+                "diverged": False,
+            }
 
 
 def _measure(bench: Bench, case: Case) -> Record:
@@ -142,14 +153,16 @@ def _measure(bench: Bench, case: Case) -> Record:
         "references": {who: model.identity for who, model in evaluator.references.items()},
         "settings": bench.settings.record(), "data": _data_hashes(bench, case.metrics),
     }  # fmt: skip
-    if case.attack == "relearning":
+    if relearned := case.attack == "relearning":
         spec["relearning"] = {**asdict(bench.relearning), "data": data_hash(load_split(bench.data, bench.forget))}
     task = Task("meta_values", spec)
 
     def compute() -> Record:
         started = time.monotonic()
         about = {"model": handle.name, "source": handle.source, "weights": handle.weights_hash, "attack": case.attack}
-        made = _attacked(bench, case, run_tag(f"{handle.name}-{task.key[:12]}"))
+        # A checkpoint that stays serves every list of metrics; one that goes belongs to this unit alone.
+        key = content_hash([handle.identity, spec["relearning"]]) if bench.keep_relearned and relearned else task.key
+        made = _attacked(bench, case, run_tag(f"{handle.name}-{key[:12]}"))
         return {**about, "failed": None, "diverged": False, **made, "seconds": round(time.monotonic() - started, 2)}
 
     origin = provenance(
@@ -171,7 +184,7 @@ def _attacked(bench: Bench, case: Case, tag: str) -> Record:
         relearned = _relearn(bench, case.model, folder)
         try:
             return _evaluate(bench, case, str(relearned))
-        except ModelError as error:  # the last step may have left the finite numbers, which no loss shows any more
+        except NotFinite as error:  # the last step may have left the finite numbers, which no loss shows any more
             raise Diverged(str(error)) from error
     except Diverged as error:
         # Relearning is repeatable: the same settings would diverge again, so this is the model's result.
@@ -197,6 +210,7 @@ def _evaluate(bench: Bench, case: Case, model: str, **options: Any) -> Record:
         evaluation = bench.evaluator(case.metrics).run(model, **options)
     ours = [str(warning.message) for warning in said if warning.category.__module__.startswith("residuum")]
     return {
+        "evaluated": evaluation.record["models"]["model"],
         "metrics": {name: score.value for name, score in evaluation.items()},
         "notes": {name: list(score.notes) for name, score in evaluation.items() if score.notes},
         "utility_parts": evaluation.record["utility_parts"],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from residuum.errors import InputError, MissingExtra, ModelError, UnknownName, UsageError
+from residuum.errors import InputError, MissingExtra, ModelError, NotFinite, UnknownName, UsageError
 from residuum.models.anatomy import Anatomy
 from residuum.models.anatomy import anatomy as find_anatomy
 from residuum.models.names import shorten
@@ -184,11 +184,11 @@ def check_finite(lm: LM) -> None:
     """Reads every weight once.
 
     Raises:
-        ModelError: naming the first tensor that holds NaN or infinity.
+        NotFinite: naming the first tensor that holds NaN or infinity.
     """
     for name, tensor in lm.model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise ModelError(
+            raise NotFinite(
                 f"{lm.name}: the tensor {name} holds NaN or infinity.\n"
                 "  The file is damaged, or the training that made it diverged."
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from residuum.batching import cached_rows
 from residuum.data.spans import Located
 from residuum.errors import ModelError, UsageError
 from residuum.hooks import Where, capture
@@ -22,9 +23,6 @@ from residuum.hooks import Where, capture
 if TYPE_CHECKING:
     from residuum.models.anatomy import Anatomy
     from residuum.models.loading import LM
-
-CACHED_ROWS = 32
-"""Logits are turned into scores so many rows at a time: the copies then stay in the processor's cache."""
 
 Layers = Sequence[int] | Sequence[Sequence[int]] | None
 """Layers to patch: the same for every example, a list for each, or all that are configured."""
@@ -177,7 +175,7 @@ def token_scores(logits: Tensor, labels: Sequence[int], config: PatchConfig) -> 
     """
     wanted = torch.tensor(labels, device=logits.device)
     log_probs, hits = [], []
-    for rows, own in zip(torch.split(logits, CACHED_ROWS), torch.split(wanted, CACHED_ROWS), strict=True):
+    for rows, own in cached_rows(logits, wanted):
         exact = rows.float() if config.score_dtype == "float32" else rows
         log_probs.append(exact.log_softmax(-1).gather(-1, own[:, None])[:, 0])
         hits.append(rows.argmax(-1) == own)
