@@ -8,6 +8,9 @@ import numpy as np
 
 from residuum.evidence import TokenEvidence
 
+NO_CLASSIFIER = "no/such/classifier"
+"""No hub id, so nobody looks for it in the network."""
+
 
 def said(
     labels: Sequence[int] = (),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from miniatures import miniature
 from residuum.data.tofu import QA
 from residuum.models.loading import LM
@@ -33,3 +35,10 @@ def saved(lm: LM, folder: Path) -> Path:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     return folder
+
+
+def whole_row(model, row):
+    """Logits and labels of one row, without any batching."""
+    ids = torch.tensor([row.ids])
+    labels = torch.tensor([[-100] * row.prompt_length + list(row.labels)])
+    return model(input_ids=ids).logits.detach(), labels

@@ -1,13 +1,44 @@
-"""Fixtures of the steering tests: the embedded experiment with its vectors, its subject and its judge."""
+"""Fixtures of the evaluation tests, of the steering tests (the embedded experiment with its vectors, subject and judge) and of the RTT tests."""
 
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 
+from evidential import NO_CLASSIFIER
 from steering_lab import TRAIT
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def evaluate(tiny_world, runs):
+    """`residuum.evaluate` on the tiny world, with everything given; one store for all tests."""
+    import residuum
+    from residuum.metrics.evaluate import EvaluationWarning
+
+    def call(stage="base", **options):
+        given = {
+            "data": tiny_world.data, "retain": tiny_world.model("retain90"), "full": tiny_world.model("full"),
+            "device": "cpu", "runs": runs, "fluency_model": NO_CLASSIFIER,
+        }  # fmt: skip
+        model = options.pop("model", None) or tiny_world.model(stage)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EvaluationWarning)
+            return residuum.evaluate(model, **{**given, **options})
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def base(evaluate):
+    return evaluate("base")
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +85,11 @@ def judge(mood_world):
     panel = Panel(HFJudge(JudgeOptions(model=str(mood_world.judge()))))
     panel.probe()
     return panel
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """Three splits of four people to forget, one to keep, models of two layers that know nothing."""
+    from residuum.worlds.people import build_birthdays
+
+    return build_birthdays(tmp_path_factory.mktemp("small") / "world", name="tiny", title=None)

@@ -8,13 +8,7 @@ import sys
 
 import pytest
 
-from residuum.cli.app import run
-
-
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run(words)
-    return int(stop.value.code or 0)
+from commanding import call
 
 
 def test_help_loads_neither_torch_nor_transformers():

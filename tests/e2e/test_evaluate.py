@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import residuum
-from residuum.cli.app import run
+from commanding import call
+from evidential import NO_CLASSIFIER
 from residuum.data.prompts import ChatFormat
 from residuum.data.tofu import load_split
-from residuum.errors import DataError, InputError, ModelError, UnknownName, UsageError
-from residuum.metrics.evaluate import EvaluationWarning
-from residuum.models.loading import LM, load
+from residuum.models.loading import load
 from residuum.store import Store
 
 KEYS = set(
@@ -31,42 +28,6 @@ KEYS = set(
     "wf_q_rouge wf_truth_ratio model_utility fluency utility utility_rel cka logit_lens fisher_masked_0.0001 "
     "fisher_masked_0.001 fisher_masked_0.01 uds mem privacy overall".split()
 )
-
-
-NO_CLASSIFIER = "no/such/classifier"  # no hub id, so nobody looks for it in the network
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def evaluate(tiny_world, runs):
-    """`residuum.evaluate` on the tiny world, with everything given; one store for the whole module."""
-
-    def call(stage="base", **options):
-        given = {
-            "data": tiny_world.data, "retain": tiny_world.model("retain90"), "full": tiny_world.model("full"),
-            "device": "cpu", "runs": runs, "fluency_model": NO_CLASSIFIER,
-        }  # fmt: skip
-        model = options.pop("model", None) or tiny_world.model(stage)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EvaluationWarning)
-            return residuum.evaluate(model, **{**given, **options})
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def base(evaluate):
-    return evaluate("base")
-
-
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run([str(word) for word in words])
-    return int(stop.value.code or 0)
 
 
 # Values
@@ -152,217 +113,6 @@ def test_the_evaluation_is_a_unit_of_the_store(base, runs):
     assert units[0]["metrics"]["em"]["value"] == base["em"].value
 
 
-# Fluency
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory, tiny_world) -> Path:
-    """A sequence classifier with random weights, for want of the published one."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    folder = tmp_path_factory.mktemp("classifier")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_world.model("base"))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        num_labels=4, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_fluency_enters_utility_when_its_classifier_can_be_loaded(evaluate, classifier):
-    found = evaluate("base", metrics="utility,fluency,utility_rel,model_utility", fluency_model=str(classifier))
-    parts = (found["model_utility"].value, found["fluency"].value)
-    assert found["utility"].value == pytest.approx(2 / (1 / parts[0] + 1 / parts[1]), abs=1e-9)
-    assert found.record["utility_parts"] == ["model_utility", "fluency"]
-
-
-def test_another_classifier_in_the_same_folder_is_asked_anew(evaluate, classifier, tmp_path):
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    folder = shutil.copytree(classifier, tmp_path / "classifier")
-    before = evaluate("base", metrics="fluency", fluency_model=str(folder))["fluency"].value
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
-    with torch.no_grad():
-        model.classifier.bias[0] += 3
-    model.save_pretrained(folder)
-    assert evaluate("base", metrics="fluency", fluency_model=str(folder))["fluency"].value > before
-
-
-def test_without_the_classifier_utility_is_model_utility_and_says_so(base):
-    assert base["utility"].value == base["model_utility"].value
-    assert base.record["utility_parts"] == ["model_utility"]
-    assert "fluency" in base.record["left_out"]
-    assert "without fluency" in base["utility"].notes[0]
-
-
-def test_fluency_asked_for_by_name_is_an_error_without_its_classifier(evaluate):
-    with pytest.raises(ModelError, match="fluency classifier"):
-        evaluate("base", metrics=["fluency"], fluency_model=NO_CLASSIFIER)
-
-
-# Membership attacks on data of one's own
-
-
-def test_attacks_on_two_local_files(base, evaluate, tiny_world):
-    found = evaluate(
-        "base", data=None, metrics="mia", retain=None, full=None, members=tiny_world.data / "forget10.jsonl",
-        nonmembers=tiny_world.data / "holdout10.jsonl",
-    )  # fmt: skip
-    assert set(found) == {"mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp", "mia_gradnorm"}
-    assert found["mia_loss"].value == base["mia_loss"].value
-
-
-def test_attacks_on_plain_texts(evaluate):
-    members, others = [{"text": "Ada was here."}, {"text": "So she was."}], [{"text": "Nobody was."}]
-    found = evaluate("base", data=None, metrics="mia_loss", members=members, nonmembers=others)
-    assert len(found["mia_loss"].values) == 3
-
-
-def test_an_auc_far_below_chance_is_flagged_as_over_unlearned(evaluate, tiny_world):
-    # The full model knows the "held-out" rows here, as if it had been driven away from the forget set.
-    found = evaluate(
-        "full", metrics="mia_loss", members=tiny_world.data / "holdout10.jsonl",
-        nonmembers=tiny_world.data / "forget10.jsonl",
-    )  # fmt: skip
-    assert found["mia_loss"].value < 0.25
-    assert "over-unlearned" in found["mia_loss"].notes[0]
-
-
-def test_two_files_of_one_name_are_told_apart(evaluate, tiny_world, tmp_path):
-    for folder, split in (("in", "forget10"), ("out", "holdout10")):
-        (tmp_path / folder).mkdir()
-        shutil.copy(tiny_world.data / f"{split}.jsonl", tmp_path / folder / "rows.jsonl")
-    given = {"members": tmp_path / "in" / "rows.jsonl", "nonmembers": tmp_path / "out" / "rows.jsonl"}
-    found = evaluate("base", data=None, metrics="mia_loss", retain=None, full=None, **given)
-    assert set(found.record["data"]) == {"rows (members)", "rows (nonmembers)"}
-    assert len(set(found.record["data"].values())) == 2
-
-
-def test_members_need_nonmembers(evaluate, tiny_world):
-    with pytest.raises(UsageError, match="go together"):
-        evaluate("base", metrics="mia", members=tiny_world.data / "forget10.jsonl")
-
-
-# Bad input
-
-
-@pytest.fixture
-def data(tiny_world, tmp_path) -> Path:
-    return Path(shutil.copytree(tiny_world.data, tmp_path / "data"))
-
-
-def edit(path: Path, change) -> None:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    change(rows)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_a_missing_split_names_the_metrics_that_need_it_and_those_that_can_run(evaluate, data):
-    (data / "holdout10.jsonl").unlink()
-    with pytest.raises(
-        DataError, match=r"holdout10\.jsonl.*\n.*\n  Needed by: mia_loss.*\n.*--metrics em,es"
-    ) as caught:
-        evaluate("base", data=data, metrics="em,es,mia_loss,privleak")
-    assert "privleak" in str(caught.value)
-    assert evaluate("base", data=data, metrics="em,es")["em"].n > 0
-
-
-def test_several_missing_splits_are_named_at_once_and_the_rest_can_really_run(evaluate, data):
-    for split in ("holdout10", "retain_perturbed"):
-        (data / f"{split}.jsonl").unlink()
-    edit(data / "forget10_perturbed.jsonl", lambda rows: rows[0].pop("paraphrased_answer"))
-    with pytest.raises(DataError) as caught:
-        evaluate("base", data=data, metrics="em,mia_loss,retain_q_prob,paraprob,rouge")
-    text = str(caught.value)
-    for file, metric in (("holdout10", "mia_loss"), ("retain_perturbed", "retain_q_prob"), ("forget10", "paraprob")):
-        assert file in text
-        assert f"Needed by: {metric}." in text
-    assert text.endswith("The rest can run: --metrics em,rouge")
-
-
-def test_no_rows_at_all_are_refused(evaluate):
-    with pytest.raises(DataError, match="forget10_perturbed holds no rows"):
-        evaluate("base", data={"forget10_perturbed": []}, metrics="em")
-
-
-def test_a_missing_annotated_set_names_what_needs_it(evaluate, data):
-    (data / "forget10_annotated.json").unlink()
-    with pytest.raises(DataError, match=r"forget10_annotated(.|\n)*Needed by: uds, cka"):
-        evaluate("base", data=data, metrics="em,uds,cka")
-
-
-def test_a_row_without_paraphrase_stops_only_the_metrics_that_need_it(evaluate, data):
-    edit(data / "forget10_perturbed.jsonl", lambda rows: rows[2].pop("paraphrased_answer"))
-    with pytest.raises(DataError, match=r"forget10_perturbed\.jsonl:3, field 'paraphrased_answer'.*(.|\n)*paraprob"):
-        evaluate("base", data=data)
-    assert evaluate("base", data=data, metrics="em,mia_loss,rouge")["em"].n > 0
-
-
-def test_rows_longer_than_the_context_are_counted_and_said(evaluate, data, tiny_world, runs):
-    edit(data / "forget10_perturbed.jsonl", lambda rows: rows[1].update(answer="Ada Brook wrote a book. " * 60))
-    with pytest.warns(EvaluationWarning, match="1 of 10 rows of forget10_perturbed are longer than the context of 256"):
-        found = residuum.evaluate(tiny_world.model("base"), data=data, metrics="em,mia_loss,rouge", runs=runs)
-    assert (found["em"].n, found["em"].n_undefined, found["em"].values[1]) == (9, 1, None)
-    assert found["mia_loss"].n_undefined == 1
-
-
-def test_a_tokenizer_without_a_chat_template_is_offered_the_raw_format(evaluate, tiny_world):
-    lm = load(tiny_world.model("base"), device="cpu")
-    lm.tokenizer.chat_template = None
-    bare = LM.from_model(lm.model, lm.tokenizer, name="bare")
-    with pytest.raises(InputError, match="--format raw"):
-        evaluate(model=bare, metrics="em", retain=None, full=None)
-    assert (
-        evaluate(model=bare, metrics="em", retain=None, full=None, format="raw").record["settings"]["format"] == "raw"
-    )
-
-
-def test_a_reference_with_another_vocabulary_is_refused(evaluate, tiny_world):
-    lm = load(tiny_world.model("base"), device="cpu")
-    lm.tokenizer.add_tokens(["<new>"])
-    other = LM.from_model(lm.model, lm.tokenizer, name="other")
-    with pytest.raises(ModelError, match=r"vocabularies of base .* and of its reference other"):
-        evaluate("base", retain=other, metrics="s_mia_loss")
-
-
-def test_a_needed_reference_that_is_not_given_is_an_error_with_the_rest(evaluate):
-    with pytest.raises(UsageError, match=r"needed by: s_mia_loss, uds.*\n.*--retain-model(.|\n)*--metrics em$"):
-        evaluate("base", metrics="em,s_mia_loss,uds", retain=None, full=None)
-
-
-def test_all_metrics_without_references_leaves_out_and_names_what_needs_them(tiny_world, runs):
-    with pytest.warns(EvaluationWarning, match=r"no retain and no full model is given, but needed by: .*uds"):
-        found = residuum.evaluate(
-            tiny_world.model("base"), data=tiny_world.data, runs=runs, device="cpu", fluency_model=NO_CLASSIFIER
-        )
-    assert "em" in found
-    assert found.record["left_out"]["uds"] == "needs the retain and the full model"
-
-
-def test_metrics_may_come_from_a_generator_but_not_be_none_at_all(evaluate):
-    assert set(evaluate("base", metrics=(name for name in ("em", "es")))) == {"em", "es"}
-    with pytest.raises(UsageError, match="no metric is named"):
-        evaluate("base", metrics=[])
-
-
-def test_a_score_without_a_value_says_why(evaluate, tiny_world):
-    # Full and retain are one model, so retain lacks nothing anywhere.
-    found = evaluate("base", metrics="uds,privacy", full=tiny_world.model("retain90"))
-    assert found["uds"].value is None
-    assert "none of the" in found["uds"].notes[0]
-    assert "without uds" in found["privacy"].notes[-1]
-
-
-def test_an_unknown_metric_has_a_nearest_name(evaluate):
-    with pytest.raises(UnknownName, match="rouge"):
-        evaluate("base", metrics="rogue")
-
-
 # Settings
 
 
@@ -429,27 +179,6 @@ def test_other_settings_under_one_name_replace_the_files_and_say_so(evaluate, tm
     with pytest.warns(UserWarning, match="another --set"):
         evaluate("base", metrics="es", system_prompt="").save(tmp_path)
     assert "em" not in json.loads((tmp_path / "memorization/base/summary.json").read_text())
-
-
-def test_bad_words_on_the_command_line_end_with_2_and_no_traceback(tiny_world, runs, capsys):
-    words = ["evaluate", "--model", tiny_world.model("base"), "--runs", runs]
-    given = ["--data-dir", tiny_world.data]
-    bad = (
-        ["--data-dir", "nowhere"],
-        [],
-        [*given, "--metrics", "uds"],
-        [*given, "--mask-mode", "eos"],
-        [*given, "--set", "../x"],
-        [*given, "--metrics", "em", "--seed", "-5"],
-        [*given, "--metrics", "em", "--batch-tokens", "0"],
-        [*given, "--metrics", ","],
-        [*given, "--metrics", "em", "--model", "no-such-model"],
-    )
-    for more in bad:
-        assert call(*words, *more) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("residuum: ")
-        assert "Traceback" not in error
 
 
 def test_metrics_are_listed_with_direction_and_range(capsys):

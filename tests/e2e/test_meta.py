@@ -12,18 +12,12 @@ import time
 
 import pytest
 
-from residuum.cli.app import run
+from commanding import call
 from residuum.errors import UsageError
 from residuum.store import Store
 from residuum.worlds.population import Member, population, train_member
 
 METRICS = "em,uds,s_mia_loss"
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run([str(word) for word in words])
-    return int(stop.value.code or 0)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import residuum
-from residuum.cli.app import run
+from commanding import call
 from residuum.data.examples import load_examples
 from residuum.errors import DataError, ModelError, UsageError
 from residuum.models.loading import load
@@ -40,12 +40,6 @@ def audit(tiny_world, trio, tmp_path):
         return residuum.uds(unlearned=unlearned, **(known | options))
 
     return call
-
-
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run(words)
-    return int(stop.value.code or 0)
 
 
 def words(world, unlearned, *more: str) -> list[str]:

@@ -13,15 +13,9 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from residuum.cli.app import run
+from commanding import call
 from residuum.worlds.build import World
 from residuum.worlds.unlearned import SETTINGS, relearn_world, unlearn_one, unlearn_world, unlearned_table
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run([str(word) for word in words])
-    return int(stop.value.code or 0)
 
 
 @pytest.fixture
