@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from miniatures import miniature
+from residuum.data.prompts import ChatFormat
 from residuum.data.tofu import QA
 from residuum.models.loading import LM
+from residuum.training.pairs import PairDraw, idk_items
 from vocabularies import fast_tokenizer
 
 FORGET = [
@@ -22,6 +26,10 @@ IDK = ("She said.", "Yes.", "There.")
 ALTERNATES = [
     {"question": row.question, "answer": row.answer, "alternate": f"She was born {i}."} for row in FORGET for i in "ab"
 ]
+QUICK = {"forget": FORGET, "retain": RETAIN, "idk": IDK, "alternates": ALTERNATES, "title": None, "lr": 1e-3}
+SMALL = {"epochs": 2, "batch_size": 2, "accumulation": 1}
+RMU = {"layer": 1}
+CHAT = ChatFormat()
 
 
 def tiny_lm(family: str = "llama", *, layers: int = 2, **options: Any) -> LM:
@@ -42,3 +50,15 @@ def whole_row(model, row):
     ids = torch.tensor([row.ids])
     labels = torch.tensor([[-100] * row.prompt_length + list(row.labels)])
     return model(input_ids=ids).logits.detach(), labels
+
+
+def draw(lm, *, seed=0, items=None, forms=(CHAT,), batch_size=2):
+    return PairDraw(items or idk_items(FORGET, IDK), RETAIN, lm.tokenizer, forms, batch_size=batch_size, seed=seed)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""A tiny checkpoint that a test may change."""
+"""A tiny model, and a tiny checkpoint that a test may change."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from miniatures import miniature
+from trainable import tiny_lm
 from vocabularies import fast_tokenizer
 
 
@@ -29,3 +30,8 @@ def original(tmp_path_factory) -> Path:
 def tiny(original, tmp_path) -> Path:
     """A folder of its own that a test may change."""
     return Path(shutil.copytree(original, tmp_path / "tiny"))
+
+
+@pytest.fixture
+def lm():
+    return tiny_lm()

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from residuum.data.prompts import ChatFormat
 from residuum.training import lora
 from residuum.training.methods import make_method
-from residuum.training.pairs import PairDraw, idk_items
 from residuum.training.unlearn import Unlearning, unlearn
-from trainable import ALTERNATES, FORGET, IDK, RETAIN, tiny_lm
-
-QUICK = {"forget": FORGET, "retain": RETAIN, "idk": IDK, "alternates": ALTERNATES, "title": None, "lr": 1e-3}
-
-SMALL = {"epochs": 2, "batch_size": 2, "accumulation": 1}
-RMU = {"layer": 1}
-CHAT = ChatFormat()
-
-
-@pytest.fixture
-def lm():
-    return tiny_lm()
-
-
-def draw(lm, *, seed=0, items=None, forms=(CHAT,), batch_size=2):
-    return PairDraw(items or idk_items(FORGET, IDK), RETAIN, lm.tokenizer, forms, batch_size=batch_size, seed=seed)
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
+from trainable import (
+    QUICK,
+    RMU,
+    SMALL,
+    draw,
+    tiny_lm,
+    weights,
+)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from residuum.data.prompts import ChatFormat
 from residuum.errors import UsageError
@@ -16,34 +15,19 @@ from residuum.models.loading import load
 from residuum.training.alternates import sample_alternates, write_alternates
 from residuum.training.finetune import finetune
 from residuum.training.losses import mean_nll
-from residuum.training.pairs import PairDraw, idk_items
 from residuum.training.relearn import relearn
 from residuum.training.sweep import grid, sweep
 from residuum.training.unlearn import unlearn
-from trainable import ALTERNATES, FORGET, IDK, RETAIN, saved, tiny_lm, whole_row
-
-QUICK = {"forget": FORGET, "retain": RETAIN, "idk": IDK, "alternates": ALTERNATES, "title": None, "lr": 1e-3}
-
-SMALL = {"epochs": 2, "batch_size": 2, "accumulation": 1}
-RMU = {"layer": 1}
-CHAT = ChatFormat()
-
-
-@pytest.fixture
-def lm():
-    return tiny_lm()
-
-
-def draw(lm, *, seed=0, items=None, forms=(CHAT,), batch_size=2):
-    return PairDraw(items or idk_items(FORGET, IDK), RETAIN, lm.tokenizer, forms, batch_size=batch_size, seed=seed)
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
+from trainable import (
+    FORGET,
+    QUICK,
+    RETAIN,
+    SMALL,
+    manifest,
+    saved,
+    tiny_lm,
+    whole_row,
+)
 
 
 def test_a_sweep_is_the_whole_grid_by_name():

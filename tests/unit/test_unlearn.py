@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import residuum
 from residuum.data.jsonfiles import DataWarning
@@ -17,33 +15,23 @@ from residuum.errors import DataError, Diverged, InputError, UnknownName, UsageE
 from residuum.models.loading import load
 from residuum.training.losses import mean_kl, sequence_nll
 from residuum.training.methods import METHODS, make_method, npo_loss
-from residuum.training.pairs import PairDraw, alternate_items, check_apart, idk_items
+from residuum.training.pairs import alternate_items, check_apart
 from residuum.training.unlearn import Unlearning, unlearn
-from trainable import ALTERNATES, FORGET, IDK, RETAIN, saved, tiny_lm, whole_row
-
-QUICK = {"forget": FORGET, "retain": RETAIN, "idk": IDK, "alternates": ALTERNATES, "title": None, "lr": 1e-3}
-
-SMALL = {"epochs": 2, "batch_size": 2, "accumulation": 1}
-RMU = {"layer": 1}
-CHAT = ChatFormat()
-
-
-@pytest.fixture
-def lm():
-    return tiny_lm()
-
-
-def draw(lm, *, seed=0, items=None, forms=(CHAT,), batch_size=2):
-    return PairDraw(items or idk_items(FORGET, IDK), RETAIN, lm.tokenizer, forms, batch_size=batch_size, seed=seed)
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
-
+from trainable import (
+    ALTERNATES,
+    FORGET,
+    IDK,
+    QUICK,
+    RETAIN,
+    RMU,
+    SMALL,
+    draw,
+    manifest,
+    saved,
+    tiny_lm,
+    weights,
+    whole_row,
+)
 
 # --- pairing ----------------------------------------------------------------------------------------------------------
 
