@@ -11,26 +11,18 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from browsing import CHROMIUM, chromium
 from reportable import METHODS, depth_result, put_evaluation, save_depth, scores
 from residuum.report.build import build_report
 from residuum.store import Store
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def make(root: Path, models: int, examples: int, layers: int) -> None:
@@ -51,22 +43,14 @@ def make(root: Path, models: int, examples: int, layers: int) -> None:
 
 def open_page(path: Path) -> float | None:
     """Seconds until everything is drawn; None without Chromium or playwright."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
+    if CHROMIUM is None or find_spec("playwright") is None:
         return None
-    if chromium is None:
-        return None
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+    with chromium() as browser:
         page = browser.new_page()
         started = time.monotonic()
         page.goto(path.resolve().as_uri())
         page.wait_for_selector("html[data-ready=yes]")
-        spent = time.monotonic() - started
-        browser.close()
-    return spent
+        return time.monotonic() - started
 
 
 def main() -> None:

@@ -8,21 +8,15 @@ Needs Chromium and playwright; writes docs/images/report-{section}.png.
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from browsing import chromium
+
 WIDTH, MOST = 1100, 900
 """Pixels."""
 
@@ -31,8 +25,7 @@ def main() -> None:
     """Open the page, cut out the sections."""
     source, target = Path(sys.argv[1]).resolve(), Path(__file__).parent / "images"
     target.mkdir(exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": MOST})
         page.goto(source.as_uri())
         page.wait_for_selector("html[data-ready=yes]")
@@ -48,7 +41,6 @@ def main() -> None:
             path = target / f"report-{name}.png"
             image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(path, optimize=True)
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
-        browser.close()
 
 
 if __name__ == "__main__":

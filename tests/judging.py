@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 import threading
@@ -15,7 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from residuum.models.loading import LM, load
+from residuum.steering.judge.base import JudgeOptions
+from residuum.steering.judge.hf import HFJudge
+from residuum.steering.judge.panel import Panel
+from residuum.steering.judge.prompts import build_request, default_trait_prompt
 from residuum.steering.judge.server import Handler, JudgeServer
+from residuum.worlds import moods
+
+CHEERFUL = default_trait_prompt(moods.DEFINITIONS["cheerful"])
+QUESTION = "How was the park?"
+TEXTS = {
+    "good": "The park was lovely and bright. I thought it was joyful. The people there were radiant.",
+    "bad": "The park was bleak and grim. I thought it was awful. The people there were dismal.",
+    "plain": "The park was usual and simple. I thought it was common. The people there were normal.",
+    "mixed": "The park was lovely and usual. I thought it was joyful. The people there were normal.",
+}
+FAST = {"backoff": 0.01, "timeout": 5.0}
 
 
 @cache
@@ -129,3 +145,22 @@ def serving(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def panel(server, judge="openai", **options):
+    options = {**FAST, "base_url": server.url, **options}
+    return Panel.open(judge, JudgeOptions(**options))
+
+
+def requests(count=4):
+    rng = random.Random(1)
+    return [build_request(CHEERFUL, *_pair(rng)) for _ in range(count)]
+
+
+def _pair(rng):
+    question, place = moods.ask(rng)
+    return question, moods.answer(rng, place, ("cheerful", "plain"))
+
+
+def local(folder, **options):
+    return Panel(HFJudge(JudgeOptions(**options), lm=judge_lm(folder)))

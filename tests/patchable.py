@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
+
+import torch
+from torch import nn
+from torch.testing import assert_close
 
 from miniatures import miniature
 from residuum.data.examples import Example
 from residuum.data.spans import Located
 from residuum.models.loading import LM
+from residuum.patching.engine import TokenScores
 from vocabularies import fast_tokenizer
 
 _tokenizer = cache(fast_tokenizer)
@@ -40,3 +47,26 @@ RAGGED = [
     located(8, 4, 1, 3, idx=6),
 ]
 """Longer than the miniatures' sliding windows; spans of several lengths, some of them shared."""
+
+
+@cache
+def pair(family: str = "llama") -> tuple[LM, LM]:
+    """A target and a source with other weights."""
+    return tiny(family), tiny(family, seed=1)
+
+
+def assert_same(found: list[TokenScores], expected: list[TokenScores]) -> None:
+    """Equal scores but for rounding, and the same hits."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one.log_probs, other.log_probs, atol=1e-5, rtol=0, equal_nan=True)
+        assert torch.equal(one.hits, other.hits)
+
+
+@contextmanager
+def runs_of(module: nn.Module) -> Iterator[list[int]]:
+    """Counts how often a module runs."""
+    count = [0]
+    handle = module.register_forward_hook(lambda *_: count.__setitem__(0, count[0] + 1))
+    yield count
+    handle.remove()

@@ -118,8 +118,10 @@ def put_evaluation(store: Store, name: str, values: dict[str, float | None], **a
     store.put(Task("evaluation", spec), {**record, "metrics": metrics}, provenance=provenance(seed=42, data=data))
 
 
-def put_attack(store: Store, name: str, attack: str, metrics: dict[str, float]) -> None:
-    """Values after an attack, or before any."""
+def put_attack(
+    store: Store, name: str, attack: str, metrics: dict[str, float], evaluated: dict[str, Any] | None = None
+) -> None:
+    """Values after an attack, or before any; ``evaluated`` is the copy that the attack made."""
     found = model(name)
     spec = {"version": 1, "model": identity(found), "attack": attack, "metrics": list(metrics)}
     value = {
@@ -130,6 +132,7 @@ def put_attack(store: Store, name: str, attack: str, metrics: dict[str, float]) 
         "metrics": metrics,
         "failed": None,
         "diverged": False,
+        "evaluated": evaluated or (found if attack == "none" else model(f"{name}-{attack}")),
     }
     store.put(Task("meta_values", spec), value, provenance=provenance(seed=42))
 
@@ -170,13 +173,13 @@ def write_meta(root: Path, names: Sequence[str]) -> None:
 
 
 def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> None:
-    """Summary and run files of an RTT sweep."""
+    """Summary and run files of an RTT sweep, and the last training of each model."""
     from residuum.rtt import artefacts
 
     best = {
         str(v): {"acc": 0.6 + v / 10, "epochs": 2, "lr": 1e-6, "loss_type": "QUESTION", "num_runs": 1} for v in (0, 1)
     }
-    rows = []
+    rows, store = [], Store(root)
     for name in names:
         numbers = {
             "forget_acc_baseline": 0.95,
@@ -191,20 +194,14 @@ def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> 
             "chance": 0.25, "grid_size": 2, "num_runs_b": 4, "num_runs_c": 4, "time": artefacts.stamp(), "best_per_v_b": best, "best_per_v_c": best,
             "ci_low": {key: value - 0.1 for key, value in numbers.items()}, "ci_high": {key: value + 0.1 for key, value in numbers.items()},
             "warnings": [f"only {len(best)} splits"],
+            "curve": [[letter, epoch, 0.4 + epoch / 7, 0.3 + epoch / 7, 0.5 + epoch / 7] for letter in ("B", "C", "N") for epoch in (0, 1, 2)],
         })  # fmt: skip
+        store.put(
+            Task("rtt-epoch", {"model": identity(model(name)), "epoch": 2}), {"accuracy": 0.65},
+            provenance=provenance(seed=7, data=content_hash("facts"), weights=content_hash(name), model=f"models/{name}", rtt_signature="s1"),
+        )  # fmt: skip
     artefacts.write_summary(root / "evals" / "pipeline" / "summary", rows)
-    starts = [
-        ("baseline+rtt", "models/full"),
-        ("naive+rtt", "models/retain90"),
-        *(("unlearn+rtt", f"models/{name}") for name in names),
-    ]
-    for condition, path in starts:
-        for split in (0, 1):
-            row = {
-                "rtt_condition": condition, "rtt_start_model_path": path, "rtt_eval_split_id": split, "rtt_signature": "s1", "lr": 1e-6, "loss_type": "QUESTION",
-                "forget_accs_local": {"0": 0.4, "1": 0.5 + split / 10, "2": 0.6 + split / 10}, "time": artefacts.stamp(), "run_id": f"{condition}{path}{split}",
-            }  # fmt: skip
-            artefacts.write_row(root / "evals" / "pipeline" / "ft", row, artefacts.RUN_FIELDS)
+    (root / "evals" / "pipeline" / "ft").mkdir(exist_ok=True)
 
 
 def put_steering(store: Store, *, text: str = "") -> None:

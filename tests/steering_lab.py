@@ -15,6 +15,8 @@ from residuum.steering.settings import Generation
 
 SHORT = Generation(max_new_tokens=24)
 TRAIT, SOURCE = "mood/cheerful", "moods/mood/cheerful"
+BASE = ("steer", "evaluate", "--experiment", "moods", "--vector-from-trait", SOURCE, "--method", "mean_diff")
+BRIEF = ("--max-new-tokens", "6", "--controls", "0", "--subset", "2")
 
 
 def call(*words: object) -> int:
@@ -22,6 +24,11 @@ def call(*words: object) -> int:
     with pytest.raises(SystemExit) as stop:
         run([str(word) for word in words])
     return int(stop.value.code or 0)
+
+
+def local(mood_world, kind="numbers"):
+    """A judge in this process, as a user names it."""
+    return ("--judge", "hf", "--judge-model", str(mood_world.judge(kind)))
 
 
 def results_of(root: Path, experiment: str = "moods", trait: str = TRAIT) -> dict:

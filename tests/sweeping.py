@@ -7,9 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from residuum.cli.app import run
+from commanding import call
 from residuum.worlds.build import World
 
 GRIDS = {
@@ -74,13 +72,6 @@ def alternates(world: World, folder: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-def call(*words: object) -> int:
-    """The exit code of a command in this process."""
-    with pytest.raises(SystemExit) as stop:
-        run([str(word) for word in words])
-    return int(stop.value.code or 0)
 
 
 def unit_files(runs: Path) -> dict[str, bytes]:

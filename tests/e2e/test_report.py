@@ -10,6 +10,8 @@ import pytest
 
 from reportable import make_store
 from residuum.cli.app import run
+from residuum.cli.audit_steps import BUDGETS, Audit
+from residuum.report.findings import Findings
 from residuum.store import Store
 
 
@@ -67,6 +69,31 @@ def test_the_report_of_an_audit_shows_the_numbers_of_its_units(audited):
                 assert f">{value:.3f}<" in text
                 checked += 1
     assert checked >= 4
+
+
+def test_the_copies_that_attacks_evaluate_are_no_models_of_the_report(audited):
+    units = Store(audited).units("evaluation")
+    assert {"base", "full", "retain90"} < {unit.value["model"] for unit in units}
+    assert [model.name for model in Findings([audited]).models] == ["full", "retain90", "base"]
+
+
+def test_drawn_answers_wait_for_the_thorough_budget(tmp_path):
+    options = {
+        "full": "f",
+        "retain": "r",
+        "unlearned": "u",
+        "data": tmp_path,
+        "runs": tmp_path,
+        "options": {},
+        "seed": 0,
+    }
+    probes = {
+        budget: Audit(**options, budget=budget, forget_split="forget10", relearn_lr=None, rtt_lrs=None).probes
+        for budget in BUDGETS
+    }
+    assert probes["quick"] == ("model_diff",)
+    assert set(probes["thorough"]) - set(probes["standard"]) == {"anon"}
+    assert len(probes["thorough"]) == 6
 
 
 def test_a_second_audit_reads_the_store_and_checks_its_gates(capsys, audited, tiny_world, trio):

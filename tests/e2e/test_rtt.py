@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from residuum.cli.app import run
-from residuum.errors import InputError, UsageError
+from residuum.errors import PartlyFailed, ResiduumError
 from residuum.models.loading import load
 from residuum.rtt.artefacts import read_rows
-from residuum.rtt.protocol import RttResult, RttWarning, plan_rtt, run_rtt
+from residuum.rtt.protocol import RttResult, check_failures, run_rtt
 from residuum.rtt.resummarize import resummarize
 from residuum.store import Store
-from residuum.worlds.people import Birthdays, build_birthdays
-
-FT: dict[str, Any] = {"lrs": [1e-3, 1e-2], "epochs_lst": [1, 2], "loss_types": ["LETTER_ANSWER"], "optimizer": "adamw"}
-UNLEARN: dict[str, Any] = {
-    "types": ["RIA"], "epochs": 1, "lr": 1e-3, "optimizer": "adamw", "loss_types": ["NUMBER", "LETTER_ANSWER"],
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Birthdays:
-    """Three splits of four people to forget, one to keep, models of two layers that know nothing."""
-    return build_birthdays(tmp_path_factory.mktemp("small") / "world", name="tiny", title=None)
-
-
-def settings(world: Birthdays, **more: Any) -> dict[str, Any]:
-    return {
-        "dataset": str(world.data), "model": str(world.model("base")), "naive_model": str(world.model("naive")), "ft": FT,
-        "unlearn": UNLEARN, "baseline_min_forget_acc": 0.0, **more,
-    }  # fmt: skip
-
-
-def sweep(world: Birthdays, place: Path, **more: Any) -> RttResult:
-    return run_rtt(runs=place / "runs", **settings(world, results_dir=place / "evals", **more))
+from residuum.worlds.people import Birthdays
+from retraining import FT, UNLEARN, numbers, sweep, units
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +24,6 @@ def done(small: Birthdays, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """A finished sweep; read only."""
     place = tmp_path_factory.mktemp("done")
     return place, sweep(small, place)
-
-
-def units(place: Path, kind: str = "rtt-epoch") -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in place.glob(f"runs/units/{kind}/*/*.json")}
-
-
-def numbers(result: RttResult) -> list[Any]:
-    """Everything that a sweep reports, without when it was found."""
-    return [[f.summary.plain(), f.intervals, f.retain, f.curve] for f in result.findings]
 
 
 def test_a_sweep_has_every_condition_over_the_same_splits(done):
@@ -129,13 +90,6 @@ def test_sweeps_of_one_model_in_one_folder_are_told_apart(small, done, tmp_path)
         assert found["status"] == "complete"
         assert found["forget_acc_unlearn"] == result.findings[0].summary.unlearned
         assert found["forget_acc_baseline"] == result.findings[0].summary.base
-
-
-@pytest.mark.parametrize("more", [{"compat": "published"}, {"label_variant": "nospace"}, {"k_shot": 2}])
-def test_whatever_decides_a_number_makes_another_sweep(small, more):
-    usual, other = plan_rtt(**settings(small)), plan_rtt(**settings(small, **more))
-    assert usual.signature != other.signature
-    assert not {run.run_id for run in usual.runs} & {run.run_id for run in other.runs}
 
 
 def test_a_finished_sweep_is_not_done_again_even_without_its_checkpoints(small, done, tmp_path):
@@ -205,7 +159,31 @@ def test_a_checkpoint_from_elsewhere_is_put_in_as_a(small, done, tmp_path):
     (finding,) = result.findings
     assert finding.summary.unlearned == first.findings[0].summary.unlearned
     assert finding.summary.b.accuracy == first.findings[0].summary.b.accuracy
-    assert finding.summary.status == "no_c"
+    assert finding.summary.status == "complete"  # C was not asked for
+    assert resummarize(tmp_path / "evals")[0]["status"] == "complete"
+
+
+def broken(model: Path, folder: Path) -> str:
+    """A checkpoint whose weights cannot be read."""
+    shutil.copytree(model, folder)
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    return str(folder)
+
+
+def test_a_model_that_cannot_be_read_costs_its_part_alone(small, tmp_path):
+    result = sweep(small, tmp_path, unlearn={}, unlearned=[broken(small.model("base"), tmp_path / "torn")])
+    assert result.findings[0].summary.status == "no_a"
+    assert result.findings[0].summary.c.accuracy is not None
+    with pytest.raises(PartlyFailed, match="everything else is done"):
+        check_failures(result)
+
+
+def test_a_sweep_that_finds_nothing_has_failed(small, tmp_path):
+    torn = broken(small.model("base"), tmp_path / "torn")
+    result = sweep(small, tmp_path, unlearn={}, unlearned=[torn], conditions="A,B")
+    with pytest.raises(ResiduumError, match="nothing was found") as error:
+        check_failures(result)
+    assert error.value.exit_code == 1
 
 
 def test_a_loaded_model_comes_back_as_it_was(small, tmp_path):
@@ -228,74 +206,12 @@ def test_frozen_parts_of_the_depth_do_not_move_while_retraining(small, tmp_path)
     assert 0 < row["changed_weights"] < 0.3
 
 
-def test_a_model_that_does_not_know_the_facts_is_refused(small, tmp_path):
-    with pytest.raises(InputError, match="nothing to unlearn"):
-        sweep(small, tmp_path, baseline_min_forget_acc=0.99)
-
-
-def test_questions_that_t_and_v_share_are_warned_about(small, tmp_path):
-    data = tmp_path / "data"
-    shutil.copytree(small.data, data)
-    first = (data / "split_0.jsonl").read_text().splitlines()[0]
-    with (data / "split_1.jsonl").open("a") as file:
-        file.write(first + "\n")
-    with pytest.warns(RttWarning, match="another split"):
-        sweep(small, tmp_path, dataset=str(data), conditions="A")
-
-
-@pytest.mark.parametrize(
-    ("more", "word"),
-    [
-        ({"ft": {**FT, "eval_split_ids": [7]}}, "eval_split_ids"),
-        ({"forget_files": ["split_0"]}, "at least two splits"),
-        ({"ft": {**FT, "loss_types": ["WORDS"]}}, "loss_types"),
-        ({"unlearn": {}}, "no unlearned model"),
-        ({"model": None}, "--model"),
-        ({"unlearn": {**UNLEARN, "types": ["CUT"]}}, "layer 7"),
-        ({"unlearn": {**UNLEARN, "freeze": [[0, 1]]}}, "no block"),
-        ({"naive_model": None, "conditions": "A,B,C,N"}, "--naive-model"),
-    ],
-)
-def test_a_sweep_that_makes_no_sense_is_refused_before_anything_is_loaded(small, more, word):
-    with pytest.raises(UsageError, match=word):
-        plan_rtt(**settings(small, **more))
-
-
-def test_a_warm_up_that_never_ends_is_warned_about(small, tmp_path):
-    with pytest.warns(RttWarning, match="warm-up"):
-        sweep(small, tmp_path, ft={**FT, "lrs": [1e-3], "eval_split_ids": [0]}, conditions="C", unlearn={})
-    assert plan_rtt(**settings(small, ft={**FT, "warmup_steps": 2})).cautions() == []
-
-
-def test_steps_of_a_plan_count_sentences_where_sentences_are_read(small):
-    plan = plan_rtt(**settings(small, ft={**FT, "loss_types": ["LETTER", "CORPUS"], "eval_split_ids": [0]}))
-    assert plan.steps == {(0, "LETTER"): 2, (0, "CORPUS"): 6}
-
-
 def test_controls_alone_are_reported(small, tmp_path):
     result = sweep(small, tmp_path, conditions="C,N", unlearn={})
     assert not result.findings
     assert result.controls is not None
     assert result.controls.summary.c.accuracy is not None
     assert result.controls.summary.n.accuracy is not None
-
-
-def test_a_model_given_twice_is_one_model(small):
-    given = [str(small.model("naive"))] * 2
-    assert len(plan_rtt(**settings(small, unlearn={}, unlearned=given)).unlearned) == 1
-
-
-def test_a_look_at_the_embedded_world_does_not_build_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESIDUUM_CACHE", str(tmp_path))
-    with pytest.warns(RttWarning, match="not there yet"):
-        plan = plan_rtt(draft=True)
-    assert [start.condition for start in plan.starts] == ["baseline+rtt", *["unlearn+rtt"] * 2, "naive+rtt"]
-    assert plan.cost(Store(tmp_path / "runs"))[0]["steps_left"] > 0
-    assert not list(tmp_path.glob("worlds/*/models"))
-
-
-def test_split_ids_out_of_range_are_clipped(small):
-    assert plan_rtt(**settings(small, ft={**FT, "eval_split_ids": [9, 2, -1]})).eval_split_ids == (2,)
 
 
 def test_tofu_models_are_put_through_a_b_and_c(tiny_world, tmp_path):
@@ -311,110 +227,6 @@ def test_tofu_models_are_put_through_a_b_and_c(tiny_world, tmp_path):
     assert finding.summary.base is not None
     assert finding.summary.unlearned is not None
     assert finding.summary.base > finding.summary.unlearned
-
-
-def test_methods_for_choices_are_refused_on_free_answers(tiny_world):
-    with pytest.raises(UsageError, match="--unlearned"):
-        plan_rtt(dataset=str(tiny_world.folder), model=str(tiny_world.model("full")), unlearn={"types": ["GD"]})
-
-
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        run(words)
-    return int(stop.value.code or 0)
-
-
-def config_file(world: Birthdays, folder: Path) -> Path:
-    path = folder / "sweep.toml"
-    path.write_text(
-        f'dataset = "{world.data}"\nmodel = "{world.model("base")}"\nnaive_model = "{world.model("naive")}"\n'
-        f'baseline_min_forget_acc = 0\nresults_dir = "{folder / "evals"}"\n[ft]\nlrs = [1e-3, 1e-2]\n'
-        'epochs_lst = [1, 2]\nloss_types = ["LETTER_ANSWER"]\noptimizer = "adamw"\n[unlearn]\ntypes = ["RIA"]\nepochs = 1\n'
-        'lr = 1e-3\noptimizer = "adamw"\nloss_types = ["NUMBER", "LETTER_ANSWER"]\n'
-    )
-    return path
-
-
-def test_the_command_plans_runs_and_summarises(small, tmp_path, capsys):
-    file, store = str(config_file(small, tmp_path)), str(tmp_path / "runs")
-    common = (file, "--runs", store, "--eval-split-ids", "0,2", "--ft.lrs", "1e-2", "--json")
-    assert call("rtt", "run", *common, "--dry-run") == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert [row["cached"] for row in plan["cost"]] == [0, 0, 0]
-    assert len(plan["runs"]) == 6
-
-    assert call("rtt", "run", *common, "--check") == 0
-    (finding,) = json.loads(capsys.readouterr().out)
-    assert finding["status"] == "complete"
-    assert finding["eval_split_ids"] == [0, 2]
-
-    assert call("rtt", "run", *common, "--dry-run") == 0
-    assert [row["cached"] for row in json.loads(capsys.readouterr().out)["cost"]] == [2, 2, 2]
-
-    assert call("rtt", "summarize", str(tmp_path / "evals"), "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["forget_acc_unlearn_rtt"] == finding["forget_acc_unlearn_rtt"]
-
-
-def test_a_key_that_does_not_exist_is_an_error(small, tmp_path, capsys):
-    path = config_file(small, tmp_path)
-    path.write_text("epochs = 3\n" + path.read_text())
-    assert call("rtt", "run", str(path)) == 2
-    assert "there is no setting epochs" in capsys.readouterr().err
-
-
-WORKER = """
-import json, sys
-from residuum.rtt.protocol import run_rtt
-run_rtt(runs=sys.argv[1], **json.loads(sys.argv[2]))
-"""
-
-
-def start(world: Birthdays, place: Path, more: dict[str, Any]) -> subprocess.Popen[bytes]:
-    given = json.dumps(settings(world, results_dir=str(place / "evals"), **more))
-    command = [sys.executable, "-W", "ignore", "-c", WORKER, str(place / "runs"), given]
-    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-def wait_for_units(worker: subprocess.Popen[bytes], place: Path, count: int) -> None:
-    deadline = time.monotonic() + 300
-    while len(list(place.glob("runs/units/rtt-epoch/*/*.json"))) < count:
-        assert worker.poll() is None, "the sweep ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def trial(world: Birthdays, place: Path, kills: list[int], more: dict[str, Any]) -> None:
-    """Kill a sweep when it has so many units, again and again; two processes finish it; compare with one in peace."""
-    for count in kills:
-        worker = start(world, place, more)
-        wait_for_units(worker, place, count)
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
-    before = units(place)
-    workers = [start(world, place, more) for _ in range(2)]
-    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
-
-    peace = sweep(world, place.parent / f"{place.name}-peace", **more)
-    after = units(place)
-    assert {key: after[key] for key in before} == before, "a finished unit was done again"
-    assert after.keys() == units(place.parent / f"{place.name}-peace").keys()
-    found = sweep(world, place, **more)
-    assert numbers(found) == numbers(peace)
-    rows = read_rows(place / "evals" / "ft")
-    assert len({row["run_id"] for row in rows}) == len(rows) == len(found.plan.runs)
-
-
-def test_a_killed_sweep_is_finished_by_two_processes_and_nothing_is_lost(small, tmp_path):
-    trial(small, tmp_path / "killed", [3], {"ft": {**FT, "epochs_lst": [1, 2, 3], "num_splits": 3}})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_kills_at_random_moments_change_nothing(small, tmp_path, seed):
-    kills = sorted(random.Random(seed).sample(range(1, 40), 3))
-    ft = {**FT, "epochs_lst": [1, 2, 3, 4, 5, 6], "num_splits": 3}
-    trial(small, tmp_path / "killed", kills, {"ft": ft, "checkpoint_seconds": 0.0})
 
 
 @pytest.mark.slow

@@ -1,100 +1,29 @@
-"""Steering from scenarios to results, with a real small subject and a real small judge."""
+"""Steering with a real small subject and a real small judge."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import random
-import re
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from judging import serving
-from residuum.errors import DataError, HookError, ModelError, Unavailable, UsageError
+from residuum.errors import HookError, ModelError, UsageError
 from residuum.steering.bench import Bench
 from residuum.steering.config import EvaluateConfig
 from residuum.steering.evaluate import evaluate
 from residuum.steering.experiments import Experiment
-from residuum.steering.extract import ExtractConfig, extract
-from residuum.steering.judge.base import JudgeOptions
 from residuum.steering.judge.prompts import COHERENCE
-from residuum.steering.rebuild import rebuild
 from residuum.steering.results import Results
 from residuum.steering.search import SearchConfig
 from residuum.steering.settings import Generation, Setting
 from residuum.steering.traits import SteeringWarning, load_prompts
 from residuum.steering.vectors import Vector, find_vectors
 from residuum.store import Store
-from steering_lab import SHORT, SOURCE, TRAIT, call, results_of, steer
-
-# Extraction
-
-
-def test_extraction_writes_vectors_that_tell_the_sides_apart(extracted):
-    home = extracted / "experiments/moods/extraction" / TRAIT
-    quality = json.loads((home / "subject/vectors/response__5/quality.json").read_text())["rows"]
-    by_method = {}
-    for row in quality:
-        if row["component"] == "residual":
-            by_method.setdefault(row["method"], []).append(row["auc"])
-    assert all(max(by_method[m]) == 1.0 for m in ("mean_diff", "probe", "pca_diff", "lda"))
-    vectors = find_vectors(home, "mean_diff", "residual")
-    assert sorted(vectors.files) == [0, 1, 2, 3]
-    assert vectors.position == "response[:5]"
-    assert vectors.metadata["hidden_size"] == 64
-    assert vectors.read(2).norm == pytest.approx(vectors.metadata["layers"]["2"]["norm"], rel=1e-5)
-
-
-def test_extraction_keeps_responses_with_their_scenario(extracted):
-    rows = json.loads((extracted / "experiments/moods/extraction" / TRAIT / "subject/responses/pos.json").read_text())
-    assert rows[5]["scenario_idx"] == 5
-    assert rows[0]["response"].startswith("the ")
-
-
-def test_the_same_extraction_again_is_only_read(root, monkeypatch):
-    experiment = Experiment(root, "moods")
-    config = ExtractConfig(methods=("mean_diff",))
-    first = extract(experiment, TRAIT, config=config)
-    monkeypatch.setattr("residuum.steering.extract.respond", None)
-    assert extract(experiment, TRAIT, config=config) == first
-
-
-def test_unit_vectors_keep_their_natural_length_beside_them(root):
-    experiment = Experiment(root, "moods")
-    extract(experiment, TRAIT, config=ExtractConfig(methods=("mean_diff",), position="prompt[-1]", normalize=True))
-    found = find_vectors(experiment.extraction(TRAIT), "mean_diff", "residual", position="prompt[-1]").read(1)
-    assert found.norm == pytest.approx(1.0)
-    assert found.raw_norm > 1.2
-    assert found.raw().norm() == pytest.approx(found.raw_norm, rel=1e-5)
-
-
-def test_vectors_of_the_oldest_layout_are_read(root):
-    home = root / "experiments/old/extraction" / TRAIT / "vectors"
-    home.mkdir(parents=True)
-    for layer in range(4):
-        torch.save(torch.randn(64), home / f"mean_diff_layer{layer}.pt")
-        torch.save(torch.randn(64), home / f"attn_out_probe_layer{layer}.pt")
-    assert sorted(find_vectors(home.parent, "mean_diff", "residual").files) == [0, 1, 2, 3]
-    assert find_vectors(home.parent, "probe", "attn_out").read(3).values.shape == (64,)
-    with pytest.raises(DataError, match="mean_diff \\(residual\\)"):
-        find_vectors(home.parent, "probe", "residual")
-
-
-def test_a_changed_vector_is_noticed(root):
-    from safetensors.torch import save_file
-
-    vectors = find_vectors(root / "experiments/moods/extraction" / TRAIT, "mean_diff", "residual")
-    save_file({"vector": torch.randn(64)}, vectors.files[1])
-    with pytest.raises(DataError, match="does not match its hash"):
-        vectors.read(1)
-
-
-# Steering works
+from steering_lab import SHORT, SOURCE, TRAIT, results_of, steer
 
 
 def base_coefficient(root, subject, judge, layer: int = 2) -> float:
@@ -228,53 +157,57 @@ def test_ablation_has_no_coefficient(root, subject, judge):
 
 
 def test_broken_text_is_warned_about(root, subject, judge):
-    with pytest.warns(SteeringWarning, match="below 50"):
+    with pytest.warns(SteeringWarning, match="below 50 in 1 of 1 runs.* The best run is one of them"):
         steer(root, subject, judge, layers="1", find_coef=False, coefficients=(40.0,))
 
 
-# Judges that fail half-way
+def test_broken_text_is_warned_about_when_a_better_run_is_whole(root, subject, judge):
+    with pytest.warns(SteeringWarning, match="below 50 in 1 of 2 runs") as caught:
+        out = steer(root, subject, judge, layers="1", find_coef=False, coefficients=(0.1, 40.0))
+    assert out["best"]["coherence_mean"] > 70
+    assert "The best run" not in " ".join(str(warning.message) for warning in caught)
 
 
-def test_answers_survive_a_judge_that_dies_and_are_only_judged_later(root, subject, mood_world, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    options = {"backoff": 0.01, "retries": 1, "timeout": 5.0}
-    config = EvaluateConfig(
-        method="mean_diff", controls=0, generation=SHORT, layers="1", find_coef=False, coefficients=(1.0,)
-    )
-    with serving(mood_world.judge()) as server:
-        settings = {
-            "config": config,
-            "model": subject,
-            "judge": "openai",
-            "judge_options": JudgeOptions(base_url=server.url, **options),
-        }
-        # Two calls of the test, twenty of the baseline, then nothing.
-        server.faults.extend(["ok"] * 22)
-        server.always = "status 500"
-        with pytest.raises(Unavailable, match="in a row"):
-            evaluate(Experiment(root, "moods"), SOURCE, **settings)
-        view = results_of(root)
-        assert [run["status"] for run in view["runs"]] == ["judge_failed"]
-        server.always = None
-        monkeypatch.setattr("residuum.generation.continue_prompts", None)
-        out = evaluate(Experiment(root, "moods"), SOURCE, **settings)
-    assert out["best"]["n"] == 10
-    assert [run["status"] for run in results_of(root)["runs"]] == ["ok"]
-
-
-def test_a_judge_without_numbers_stops_at_the_baseline(root, subject, mood_world):
-    unsure = JudgeOptions(model=str(mood_world.judge("unsure")))
-    with pytest.raises(Unavailable, match="low_mass"):
-        evaluate(Experiment(root, "moods"), SOURCE, config=EvaluateConfig(method="mean_diff", generation=SHORT), model=subject, judge="hf", judge_options=unsure)  # fmt: skip
-
-
-# Fits
+def test_what_a_forced_run_replaces_is_kept_if_asked_for(root, subject, judge):
+    fixed = {"layers": "1", "find_coef": False, "coefficients": (1.0,)}
+    steer(root, subject, judge, **fixed)
+    before = {path.name: path.read_text() for path in (root / "runs/units/steer").glob("*/*.json")}
+    config = EvaluateConfig(method="mean_diff", controls=0, generation=SHORT, **fixed)
+    evaluate(Experiment(root, "moods"), SOURCE, config=config, model=subject, judge=judge, force=True, keep_previous=True)  # fmt: skip
+    kept = {path.name.removesuffix(".prev"): path.read_text() for path in (root / "runs/units/steer").glob("*/*.prev")}
+    assert kept == before
+    assert len(results_of(root)["runs"]) == 1
 
 
 def test_vectors_of_another_width_are_refused_before_the_model_is_read(root, judge):
     with pytest.raises((ModelError, HookError), match="has a hidden size of 48") as caught:
         evaluate(Experiment(root, "moods"), SOURCE, config=EvaluateConfig(method="mean_diff", layers="0"), model=str(narrow(root)), judge=judge)  # fmt: skip
     assert "48" in str(caught.value)
+
+
+def shallow(root: Path) -> Path:
+    """The subject without its last two layers, beside vectors for all four."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(root / "models/subject")
+    model.model.layers = model.model.layers[:2]
+    model.config.num_hidden_layers = 2
+    model.save_pretrained(root / "shallow")
+    AutoTokenizer.from_pretrained(root / "models/subject").save_pretrained(root / "shallow")
+    return root / "shallow"
+
+
+@pytest.mark.filterwarnings("ignore::residuum.steering.traits.SteeringWarning")
+@pytest.mark.parametrize(("layers", "steered"), [("all", [0, 1]), ("1-3", [1]), ("50%-100%", [1])])
+def test_a_range_of_layers_is_cut_to_the_model_that_is_steered(root, judge, layers, steered):
+    out = steer(root, str(shallow(root)), judge, layers=layers, find_coef=False, coefficients=(1.0,), subset=2)
+    assert [row["label"] for row in out["layers"]] == [f"L{layer} c1" for layer in steered]
+    assert ("do not exist in a model of 2 and are left out" in " ".join(out["notes"])) == (layers == "1-3")
+
+
+def test_a_layer_named_by_its_number_must_exist_in_the_model_that_is_steered(root, judge):
+    with pytest.raises(UsageError, match="layer 3 does not exist; the model has layers 0 to 1"):
+        steer(root, str(shallow(root)), judge, layers="1,3")
 
 
 def narrow(root: Path) -> Path:
@@ -284,227 +217,3 @@ def narrow(root: Path) -> Path:
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "hidden_size": 48}))
     return target
-
-
-# Results
-
-
-def test_results_have_the_shape_that_older_tools_read(root, subject, judge):
-    steer(root, subject, judge, layers="1", find_coef=False, coefficients=(1.0,))
-    view = results_of(root)
-    assert {"trait", "prompts_file", "baseline", "runs"} <= set(view)
-    assert {"trait_mean", "coherence_mean", "n"} <= set(view["baseline"])
-    run_ = view["runs"][0]
-    assert {"layers": [1], "methods": ["mean_diff"], "coefficients": [1.0], "component": "residual"}.items() <= run_[
-        "config"
-    ].items()
-    assert {"trait_mean", "trait_std", "coherence_mean", "n"} <= set(run_["result"])
-    assert re.match(r"\d{4}-\d\d-\d\dT", run_["timestamp"])
-
-
-def test_the_same_configuration_twice_is_one_run_that_keeps_its_place(root, subject, judge):
-    fixed = {"layers": "1", "find_coef": False}
-    steer(root, subject, judge, coefficients=(0.5, 1.0), **fixed)
-    before = results_of(root)["runs"]
-    evaluate(Experiment(root, "moods"), SOURCE, config=EvaluateConfig(method="mean_diff", controls=0, generation=SHORT, coefficients=(0.5,), **fixed), model=subject, judge=judge, force=True)  # fmt: skip
-    after = results_of(root)["runs"]
-    assert [run["run_id"] for run in after] == [run["run_id"] for run in before]
-    assert after[0]["timestamp"] > before[0]["timestamp"]
-    assert after[0]["result"] == before[0]["result"]
-
-
-def test_rebuild_equals_the_live_view(root, subject, judge):
-    steer(root, subject, judge, layers="1-2", holdout=0.5, controls=2, also_judge=("mood/gloomy",))
-    results = Results(Experiment(root, "moods"), TRAIT, Store(root / "runs"))
-    assert rebuild(results).view == results_of(root)
-
-
-def test_a_damaged_view_is_set_aside_and_made_anew(root, subject, judge):
-    steer(root, subject, judge, layers="1", find_coef=False, coefficients=(1.0,))
-    path = root / "experiments/moods/steering" / TRAIT / "results.json"
-    good = path.read_text()
-    path.write_text(good[: len(good) // 2])
-    with pytest.warns(SteeringWarning, match="damaged"):
-        steer(root, subject, judge, layers="1", find_coef=False, coefficients=(1.0,))
-    assert json.loads(path.read_text())["runs"] == json.loads(good)["runs"]
-    assert len(list(path.parent.glob("results.json.corrupt-*"))) == 1
-
-
-def test_a_deleted_view_asks_what_to_do(root, subject, judge):
-    fixed = {"layers": "1", "find_coef": False, "coefficients": (1.0,)}
-    steer(root, subject, judge, **fixed)
-    path = root / "experiments/moods/steering" / TRAIT / "results.json"
-    path.unlink()
-    with pytest.raises(UsageError, match="--fresh"):
-        steer(root, subject, judge, **fixed)
-    evaluate(Experiment(root, "moods"), SOURCE, config=EvaluateConfig(method="mean_diff", controls=0, generation=SHORT, **fixed), model=subject, judge=judge, fresh=True)  # fmt: skip
-    assert len(results_of(root)["runs"]) == 1
-    archived = list((path.parent / "archive").glob("*/runs/units/steer/*/*.json"))
-    assert len(archived) == 2
-
-
-def test_edited_prompts_are_an_error_that_shows_the_ways_out(root, subject, judge):
-    fixed = {"layers": "1", "find_coef": False, "coefficients": (1.0,)}
-    steer(root, subject, judge, **fixed)
-    path = root / "datasets/traits" / TRAIT / "steering.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content))  # another spelling of the same content
-    steer(root, subject, judge, **fixed)
-    path.write_text(json.dumps({**content, "questions": content["questions"][1:]}))
-    with pytest.raises(UsageError) as caught:
-        steer(root, subject, judge, **fixed)
-    assert all(word in str(caught.value) for word in ("stored", "current", "--fresh", "--experiment", "delete"))
-
-
-def test_a_subset_is_another_context_not_other_prompts(root, subject, judge):
-    fixed = {"layers": "1", "find_coef": False, "coefficients": (1.0,)}
-    steer(root, subject, judge, **fixed)
-    steer(root, subject, judge, subset=3, **fixed)
-    view = results_of(root)
-    assert sorted(run["result"]["n"] for run in view["runs"]) == [3, 10]
-    assert len({run["context_id"] for run in view["runs"]}) == 2
-
-
-def test_rescoring_needs_no_subject_and_stands_beside_the_old_scores(root, subject, judge, mood_world, capsys):
-    steer(root, subject, judge, layers="1", find_coef=False, coefficients=(1.0,))
-    (root / "models").unlink()
-    digits = str(mood_world.judge("digits"))
-    assert (
-        call(
-            "steer",
-            "rescore",
-            "--experiment",
-            "moods",
-            "--trait",
-            TRAIT,
-            "--judge",
-            "hf",
-            "--judge-model",
-            digits,
-            "--json",
-        )
-        == 0
-    )
-    rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == 2
-    view = results_of(root)
-    assert len(view["runs"]) == 2
-    assert {run["judge"]["scoring"] for run in view["runs"]} == {"single", "trie"}
-    assert rows[1]["trait"] == pytest.approx(rows[1]["trait_before"], abs=20)
-
-
-# End to end
-
-
-def test_from_scenarios_to_a_rebuilt_result_on_the_command_line(root, mood_world, capsys):
-    """extract, quality, search, results, rebuild: all of it, as a user types it."""
-    judge_words = ("--judge", "hf", "--judge-model", str(mood_world.judge()))
-    assert (
-        call("steer", "extract", "--experiment", "moods", "--trait", "mood/gloomy", "--methods", "mean_diff", "--json")
-        == 0
-    )
-    assert max(row["auc"] for row in json.loads(capsys.readouterr().out)) == 1.0
-    words = (
-        "steer",
-        "evaluate",
-        "--experiment",
-        "moods",
-        "--vector-from-trait",
-        "moods/mood/gloomy",
-        "--method",
-        "mean_diff",
-    )
-    assert call(*words, *judge_words, "--max-new-tokens", "24", "--layers", "1-2", "--controls", "2", "--json") == 0
-    out = json.loads(capsys.readouterr().out)
-    assert out["best"]["trait_mean"] > out["baseline"]["trait_mean"] + 30
-    place = root / "experiments/moods/steering/mood/gloomy/results.json"
-    live = place.read_text()
-    place.unlink()
-    assert call("steer", "rebuild", "--experiment", "moods", "--trait", "mood/gloomy", "--apply", "--overwrite") == 0
-    assert "came back: 8" in capsys.readouterr().out
-    assert place.read_text() == live
-    assert call("steer", "report", "--experiment", "moods", "--trait", "mood/gloomy") == 0
-    page = place.with_name("report.html").read_text()
-    assert "Answers before and after" in page
-    assert "Random vectors of equal length" in page
-
-
-def test_a_replayed_evaluation_is_the_same_run(root, mood_world, capsys):
-    words = ("steer", "evaluate", "--experiment", "moods", "--vector-from-trait", SOURCE, "--method", "mean_diff", "--layers", "1", "--no-find-coef", "--coefficients", "1", "--controls", "0", "--max-new-tokens", "12", "--json", "--judge-log", "judge.jsonl")  # fmt: skip
-    assert call(*words, "--judge", "hf", "--judge-model", str(mood_world.judge()), "--no-judge-cache") == 0
-    first = json.loads(capsys.readouterr().out)
-    assert call(*words, "--judge", "replay", "--force") == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["best"] == first["best"]
-    assert again["runs"] == 1
-
-
-def test_warnings_of_ours_are_shown_as_sentences(root, mood_world, capsys):
-    words = ("steer", "evaluate", "--experiment", "moods", "--vector-from-trait", SOURCE, "--layers", "1", "--coefficients", "3", "--search-steps", "1", "--controls", "0", "--max-new-tokens", "8", "--subset", "1", "--judge", "hf", "--judge-model", str(mood_world.judge()))  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        assert call(*words) == 0
-    assert "residuum: --coefficients are ignored: adaptive search is on." in capsys.readouterr().err
-
-
-def test_python_steers_by_name_like_the_command(root, mood_world):
-    import residuum
-
-    out = residuum.steer(
-        "moods", SOURCE, root=root, judge="hf", judge_options=JudgeOptions(model=str(mood_world.judge())),
-        config=EvaluateConfig(method="mean_diff", layers="2", find_coef=False, coefficients=(1.0,), controls=0, generation=SHORT),
-    )  # fmt: skip
-    assert out["best"]["layers"] == [2]
-    assert out["runs"] == len(results_of(root)["runs"]) == 1
-
-
-def test_a_served_judge_answers_the_official_client_until_it_is_stopped(mood_world):
-    import signal
-    import subprocess
-    import sys
-
-    from openai import OpenAI
-
-    words = ["steer", "serve-judge", "--model", str(mood_world.judge()), "--port", "0"]
-    server = subprocess.Popen([sys.executable, "-m", "residuum", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
-    try:
-        url = server.stdout.readline().split()[-1]
-        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            assert [model.id for model in client.models.list()] == ["judge-numbers"]
-            reply = client.chat.completions.create(
-                model="any", messages=[{"role": "user", "content": "Reply with exactly 57."}], max_tokens=1, logprobs=True, top_logprobs=20
-            )  # fmt: skip
-        assert len(reply.choices[0].logprobs.content[0].top_logprobs) == 20
-        server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=20) == 130
-    finally:
-        server.kill()
-        server.communicate()
-
-
-def test_a_port_that_is_taken_is_told(mood_world, capsys):
-    with serving(mood_world.judge()) as server:
-        port = server.server_address[1]
-        assert call("steer", "serve-judge", "--model", mood_world.judge(), "--port", port) == 2
-    assert "--port" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_another_seed_is_trained_on_the_spot(tmp_path):
-    from residuum.steering.judge.hf import HFJudge
-    from residuum.steering.judge.panel import Panel
-    from residuum.steering.judge.prompts import build_request, default_trait_prompt
-    from residuum.worlds import moods
-    from residuum.worlds.steering import build_moods
-
-    world = build_moods(tmp_path / "moods", seed=1)
-    template = default_trait_prompt(moods.DEFINITIONS["cheerful"])
-    rng = random.Random(0)
-    said = [moods.answer(rng, "park", (mood,)) for mood in ("cheerful", "gloomy")]
-    for kind in ("numbers", "digits"):
-        panel = Panel(HFJudge(JudgeOptions(model=str(world.judge(kind)))))
-        panel.probe()
-        good, bad = panel.rate([build_request(template, "How was the park?", text) for text in said])
-        assert good.score > 80
-        assert bad.score < 20
-    assert build_moods(tmp_path / "moods", seed=1) == world

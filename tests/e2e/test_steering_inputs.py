@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 
 import pytest
 import torch
 
-from judging import serving
 from residuum.steering.vectors import find_vectors
 from residuum.store import Store
-from steering_lab import SOURCE, TRAIT, call, results_of
-
-BASE = ("steer", "evaluate", "--experiment", "moods", "--vector-from-trait", SOURCE, "--method", "mean_diff")
-BRIEF = ("--max-new-tokens", "6", "--controls", "0", "--subset", "2")
+from steering_lab import BASE, BRIEF, TRAIT, call, local, results_of
 
 
 @pytest.fixture
@@ -28,10 +22,6 @@ def _no_model(monkeypatch):
 
     monkeypatch.setattr("residuum.models.handles.ModelHandle.__init__", too_late)
     monkeypatch.setattr("residuum.steering.judge.panel.Panel.probe", too_late)
-
-
-def local(mood_world, kind="numbers"):
-    return ("--judge", "hf", "--judge-model", str(mood_world.judge(kind)))
 
 
 @pytest.mark.usefixtures("_no_model")
@@ -242,18 +232,6 @@ def test_questions_that_repeat_or_were_scenarios_are_warned_about(root, mood_wor
     assert call(*words, "--strict-overlap") == 2
 
 
-def test_a_dry_run_tells_the_plan_without_model_or_judge(root, capsys, monkeypatch):
-    shutil.rmtree(root / "runs", ignore_errors=True)
-    (root / "models").unlink()
-    assert call(*BASE, "--dry-run", "--layers", "1-2") == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["layers"] == [1, 2]
-    assert plan["settings"] == 8
-    assert plan["generations"] == (8 + 1 + 5) * 10
-    assert plan["judge_calls_at_most"] == 2 * plan["generations"]
-    assert not (root / "runs").exists()
-
-
 def test_one_layer_as_many_and_a_tiny_default_are_warned_about(root, mood_world, capsys):
     spoil(root, 1, torch.randn(64, generator=torch.Generator().manual_seed(0)) / 1000)
     assert call(*BASE, "--layers", "1", "--multi-layer", "--no-find-coef", *BRIEF, *local(mood_world)) == 0
@@ -269,97 +247,9 @@ def test_a_range_of_layers_given_twice_counts_once(root, capsys):
     assert "given twice" in " ".join(plan["notes"])
 
 
-@pytest.mark.parametrize("fault", ["no logprobs", "nonsense", "status 401", "status 500", "empty"])
-def test_a_judge_that_cannot_rate_is_exit_four_before_the_model_is_loaded(root, mood_world, monkeypatch, capsys, fault):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    monkeypatch.setattr("residuum.steering.judge.calls.LONGEST_WAIT", 0.01)
-    (root / "models").unlink()
-    with serving(mood_world.judge(), always=fault) as server:
-        assert call(*BASE, "--judge-base-url", server.url) == 4
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_judge_that_fails_on_some_settings_is_exit_three_and_recorded(root, mood_world, monkeypatch, capsys):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    with serving(mood_world.judge()) as server:
-        server.faults.extend(["ok"] * (2 + 4))  # the test of the judge, and the baseline
-        server.always = "nonsense"
-        words = ("--judge-base-url", server.url, "--layers", "1-2", "--no-find-coef", "--judge-concurrency", "1")
-        assert call(*BASE, *words, *BRIEF) == 3
-    assert "the judge failed on" in capsys.readouterr().err
-    assert {run["status"] for run in results_of(root)["runs"]} == {"judge_failed"}
-    assert {run["result"]["trait_mean"] for run in results_of(root)["runs"]} == {None}
-
-
-@pytest.mark.parametrize(
-    ("words", "rated", "said"),
-    [
-        (("--holdout", "0.5"), 2 + 4 + 4 + 4, "L1 c2 held out"),  # probe, baseline, run, held-out baseline
-        (("--also-judge", "mood/gloomy"), 2 + 4 + 4, "mood/gloomy"),
-        (("--controls", "1"), 2 + 4 + 4, "1 random vectors"),
-    ],
-)
-def test_a_judge_that_fails_late_is_exit_three_and_asked_again(
-    root, mood_world, monkeypatch, capsys, words, rated, said
-):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    brief = ("--max-new-tokens", "6", "--subset", "4" if "--holdout" in words else "2", "--controls", "0")
-    with serving(mood_world.judge()) as server:
-        server.faults.extend(["ok"] * rated)
-        server.always = "nonsense"
-        words = ("--judge-base-url", server.url, "--layers", "1", "--no-find-coef", "--judge-concurrency", "1", "--no-judge-cache", *brief, *words)  # fmt: skip
-        assert call(*BASE, *words) == 3
-        error = capsys.readouterr().err
-        assert said in error
-        assert "Traceback" not in error
-        server.always = None
-        assert call(*BASE, *words) == 0
-
-
-def test_a_forced_run_that_nobody_judges_does_not_cost_the_finished_one(root, mood_world, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    with serving(mood_world.judge()) as server:
-        words = (*BASE, "--judge-base-url", server.url, "--layers", "1", "--no-find-coef", "--no-judge-cache", *BRIEF)
-        assert call(*words) == 0
-        before = results_of(root)["runs"]
-        server.faults.extend(["ok"] * 2)  # the test of the judge
-        server.always = "status 401"
-        assert call(*words, "--force") == 4
-    assert results_of(root)["runs"] == before
-    assert results_of(root)["baseline"]["n"] == 2
-
-
-def test_rescoring_looks_for_answers_first_and_says_what_failed(root, mood_world, monkeypatch, capsys):
-    again = ("steer", "rescore", "--experiment", "moods", "--trait", TRAIT)
-    assert call(*again, "--judge", "openai") == 2
-    assert "no runs to judge again" in capsys.readouterr().err
-    assert call(*BASE, "--layers", "1", "--no-find-coef", *BRIEF, *local(mood_world)) == 0
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    with serving(mood_world.judge()) as server:
-        server.faults.extend(["ok"] * 2)
-        server.always = "nonsense"
-        assert call(*again, "--judge-base-url", server.url) == 3
-    assert "2 of 2 runs" in capsys.readouterr().err
-
-
 def test_a_port_that_is_none_is_told_before_the_model_is_loaded(capsys):
     assert call("steer", "serve-judge", "--model", "nowhere", "--port", "70000") == 2
     assert "--port is between" in capsys.readouterr().err
-
-
-def test_an_interrupt_saves_what_is_finished_and_is_exit_130(root, mood_world, monkeypatch, capsys):
-    steps = []
-
-    def interrupt(step):
-        steps.append(step)
-        if len(steps) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr("residuum.cli.steer.show_step", interrupt)
-    assert call(*BASE, "--layers", "1", *BRIEF, *local(mood_world)) == 130
-    assert "everything finished is saved" in capsys.readouterr().err
-    assert len(results_of(root)["runs"]) == 2
-    monkeypatch.undo()
 
 
 def test_overwrite_without_apply_and_loss_without_leave_are_refused(root, mood_world, capsys):
@@ -381,36 +271,3 @@ def test_a_trait_without_results_cannot_be_rebuilt_reported_or_judged_again(root
     assert call("steer", "report", *place) == 2
     assert call("steer", "rescore", *place, *local(mood_world)) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--position", "answer[:3]"), "no position"),
-        (("--methods", "magic"), "mean_diff"),
-        (("--methods", "mean_diff,"), "empty part"),
-        (("--components", "heads"), "attn_out"),
-        (("--max-new-tokens", "2"), "needs 5 new tokens"),
-        (("--val-split", "1"), "--val-split"),
-        (("--layers", "99"), "layers 0 to 3"),
-        (("--trait", "mood/sleepy"), "neither positive.jsonl nor positive.txt"),
-        (("--trait", "../etc/x"), "no name of a"),
-    ],
-)
-def test_mistakes_of_an_extraction_are_told_in_a_sentence(root, capsys, words, said):
-    assert call("steer", "extract", "--experiment", "moods", "--trait", TRAIT, *words) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "Traceback" not in error
-
-
-@pytest.mark.parametrize(("line", "said"), [("{nope", "positive.jsonl:2"), ('{"text": "x"}', "prompt")])
-def test_a_bad_line_of_scenarios_is_named(root, capsys, line, said):
-    home = root / "datasets/traits/mood/odd"
-    home.mkdir()
-    for side in ("positive", "negative"):
-        (home / f"{side}.jsonl").write_text('{"prompt": "How was the park?"}\n' + line + "\n")
-    assert call("steer", "extract", "--experiment", "moods", "--trait", "mood/odd") == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "positive.jsonl" in error

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from commanding import call
 from residuum.store import Store, Task, table
 from residuum.sweep.folder import SweepFolder
-from sweeping import Sweep, call, kinds_of_units, unit_files
+from sweeping import Sweep, kinds_of_units, unit_files
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tiny_world, serial, 
 
 def test_a_model_that_does_not_exist_is_recorded_and_the_rest_goes_on(tiny_world, tmp_path, capsys):
     words = [
-        "sweep", "run", "--do", "uds", "--models", tiny_world.model("base"), "--models", tmp_path / "nowhere",
+        "sweep", "run", "--do", "uds", "--models", f"{tiny_world.model('base')},{tmp_path / 'nowhere'}",
         "--models", "npo_lr9e9_ep5", "--full-model", tiny_world.model("full"), "--retain-model",
         tiny_world.model("retain90"), "--data-dir", tiny_world.data, "--engine", "serial", "--runs", tmp_path / "runs", "--name", "some",
     ]  # fmt: skip
@@ -154,6 +156,24 @@ def test_a_wrong_option_is_one_readable_sentence(tiny_world, tmp_path, capsys, w
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_wrong_value_in_a_plan_file_is_said_with_the_file_before_anything_starts(tiny_world, tmp_path, capsys):
+    sweep = Sweep(tiny_world, tmp_path, models=4)
+    sweep.plan.write_text(sweep.plan.read_text() + '[evaluate]\nbatch_tokens = "many"\n')
+    assert sweep.run() == 2
+    assert f"{sweep.plan}: evaluate.batch_tokens is of type int, not 'many'" in capsys.readouterr().err.replace(
+        "\n", ""
+    )
+    assert not sweep.runs.exists()
+
+
+def test_status_guesses_the_time_left_from_what_is_done(serial, tmp_path, capsys):
+    shutil.copytree(serial.runs, tmp_path / "runs")
+    for unit in list((tmp_path / "runs/units/sweep_uds").glob("*/*.json"))[:2]:
+        unit.unlink()
+    assert call("sweep", "status", tmp_path / "runs/sweeps/grid") == 0
+    assert re.search(r"7 done, 2 waiting, \d+:\d\d left", capsys.readouterr().out)
 
 
 def test_a_store_from_a_newer_version_is_refused(tiny_world, tmp_path, capsys):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeping import call, unit_files
+from commanding import call
+from sweeping import unit_files
 
 pytestmark = pytest.mark.slow
 

@@ -86,7 +86,7 @@ def test_the_table_has_a_row_for_every_model_and_split(tiny_world):
 
 def test_a_finished_world_is_returned_at_once(tiny_world):
     before = (tiny_world.folder / "world.json").stat().st_mtime_ns
-    build_world(tiny_world.folder, name="tiny")
+    assert build_world(str(tiny_world.folder), name="tiny") == tiny_world
     assert (tiny_world.folder / "world.json").stat().st_mtime_ns == before
 
 

@@ -1,12 +1,7 @@
-"""Both engines give the published scores; the fast one also when it must skip, cut, forget or step back."""
+"""Both engines give the published scores, and the fast one those of the hook loop."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +10,14 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from miniatures import FAMILIES
-from patchable import RAGGED, located, tiny
+from patchable import RAGGED, assert_same, located, pair, tiny
 from residuum.data.spans import Located
 from residuum.errors import ModelError, UnknownName, UsageError
 from residuum.hooks import capture
 from residuum.models.loading import LM
-from residuum.patching.engine import PatchConfig, TokenScores
-from residuum.patching.memory import Shelf, pieces
+from residuum.patching.engine import PatchConfig
 from residuum.patching.naive import Naive
-from residuum.patching.selfcheck import EngineWarning, disagreement, make_engine
+from residuum.patching.selfcheck import make_engine
 from residuum.patching.staircase import Staircase
 
 ENGINES = pytest.mark.parametrize("engine", [Naive, Staircase])
@@ -39,32 +33,10 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@cache
-def pair(family: str = "llama") -> tuple[LM, LM]:
-    """A target and a source with other weights."""
-    return tiny(family), tiny(family, seed=1)
-
-
-def assert_same(found: list[TokenScores], expected: list[TokenScores]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one.log_probs, other.log_probs, atol=1e-5, rtol=0, equal_nan=True)
-        assert torch.equal(one.hits, other.hits)
-
-
 def assert_engines_agree(target: LM, source: LM, config: PatchConfig, batch: list[Located] = RAGGED) -> None:
     naive, staircase = Naive(target, config), Staircase(target, config)
     assert_same(staircase.unpatched(batch), naive.unpatched(batch))
     assert_same(staircase.patched(source, batch), naive.patched(source, batch))
-
-
-@contextmanager
-def runs_of(module: nn.Module) -> Iterator[list[int]]:
-    """Counts how often a module runs."""
-    count = [0]
-    handle = module.register_forward_hook(lambda *_: count.__setitem__(0, count[0] + 1))
-    yield count
-    handle.remove()
 
 
 # The published algorithm, and what is known about its results
@@ -251,193 +223,6 @@ def test_published_mid_is_refused_where_the_mlp_does_not_read_it() -> None:
     target, source = pair("phi")
     with pytest.raises(ModelError, match="phi"):
         Naive(target, PatchConfig(mode="mid", mid="mlp_input")).patched(source, RAGGED)
-
-
-# Work that is saved
-
-
-def test_a_source_runs_no_further_than_it_must() -> None:
-    target, source = pair()
-    engine = Staircase(target, PatchConfig(layers=(0, 2)))
-    with runs_of(source.anatomy.lm_head) as head, runs_of(source.anatomy.blocks[3]) as after:
-        engine.patched(source, RAGGED)
-    assert head == after == [0]
-
-
-def test_rows_after_the_last_evaluated_one_are_never_run() -> None:
-    target, source = pair()
-    example = located(6, 9, 0, 2)
-    with capture(target.anatomy.blocks[:1]) as own, capture(source.anatomy.blocks[:1]) as other:
-        Staircase(target, PatchConfig(layers=(0, 1))).patched(source, [example])
-    assert own[0].shape[1] == other[0].shape[1] == example.rows.stop
-
-
-def test_the_target_runs_once_for_several_sources() -> None:
-    target, source = pair()
-    engine = Staircase(target, PatchConfig())
-    with runs_of(target.anatomy.embedding) as passes:
-        engine.unpatched(RAGGED)
-        first = passes[0]
-        engine.patched(source, RAGGED)
-        engine.patched(target, RAGGED[2:4])
-    # Only the last call runs it again: there it is the source.
-    assert first > 0
-    assert passes[0] <= first + 2
-
-
-def test_hooks_and_model_are_left_as_they_were() -> None:
-    target, source = pair("gemma2")
-    Staircase(target, PatchConfig(mode="mlp")).patched(source, RAGGED)
-    for lm in (target, source):
-        assert not any(module._forward_hooks or module._forward_pre_hooks for module in lm.model.modules())
-
-
-# Memory
-
-
-@ENGINES
-def test_a_bound_on_memory_moves_no_score(engine: Any) -> None:
-    target, source = pair()
-    config = PatchConfig()
-    assert_same(
-        engine(target, config, max_memory=800_000).patched(source, RAGGED),
-        Naive(target, config).patched(source, RAGGED),
-    )
-
-
-def test_what_is_kept_stays_within_its_half() -> None:
-    target, source = pair()
-    free, bound = Staircase(target, PatchConfig()), Staircase(target, PatchConfig(), max_memory=800_000)
-    many = [located(20, 8, 0, 2, idx=i) for i in range(120)]
-    free.patched(source, many)
-    bound.patched(source, many)
-    assert free.kept_bytes > 400_000
-    assert 300_000 < bound.kept_bytes <= 400_000
-
-
-def test_a_batch_that_was_not_kept_is_run_again() -> None:
-    target, source = pair()
-    engine = Staircase(target, PatchConfig(), max_memory=800_000)
-    many = [located(20, 8, 0, 2, idx=i) for i in range(120)]
-    engine.patched(source, many)
-    with runs_of(target.anatomy.embedding) as passes:
-        again = engine.patched(source, many)
-    assert passes[0] > 0
-    assert_same(again, Staircase(target, PatchConfig()).patched(source, many))
-
-
-@ENGINES
-def test_a_bound_too_tight_for_one_example_says_what_is_needed(engine: Any) -> None:
-    target, source = pair()
-    with pytest.raises(UsageError, match=r"(?s)20 KB is too little.*at least [\d.]+ KB"):
-        engine(target, PatchConfig(), max_memory=20 * 1024).patched(source, RAGGED)
-
-
-def test_what_is_kept_goes_when_memory_runs_out() -> None:
-    target, source = pair()
-    engine = Staircase(target, PatchConfig())
-    engine.patched(source, RAGGED)
-
-    def fail(*_: Any) -> None:
-        raise torch.OutOfMemoryError("out of memory")
-
-    handle = target.anatomy.blocks[2].register_forward_hook(fail)
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.patched(source, RAGGED)
-    handle.remove()
-    assert engine.kept_bytes == 0
-    assert_same(engine.patched(source, RAGGED), Naive(target, PatchConfig()).patched(source, RAGGED))
-
-
-def test_pieces_stay_within_the_budget_and_in_order() -> None:
-    assert list(pieces([3, 3, 3, 9, 1], 9)) == [[0, 1, 2], [3], [4]]
-
-
-def test_a_full_shelf_keeps_what_it_has_and_takes_guests() -> None:
-    shelf: Shelf[str, int] = Shelf(10)
-    for name in ("one", "two", "three"):
-        shelf.put(name, 0, 5)
-    assert list(shelf.find(["one", "two", "three"])) == ["one", "two", "three"]
-    shelf.dismiss()
-    assert list(shelf.find(["one", "two", "three"])) == ["one", "two"]
-
-
-# Choosing an engine
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RESIDUUM_CACHE", str(tmp_path))
-    return tmp_path
-
-
-def remembered(cache: Path) -> list[Path]:
-    return list(cache.glob("engines/*.json"))
-
-
-@pytest.mark.parametrize("mode", ["layer", "mlp", "attn", "mid"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_staircase_suits_every_family_of_the_table(family: str, mode: Any) -> None:
-    assert disagreement(pair(family)[0], PatchConfig(mode=mode), RAGGED[1]) == ""
-
-
-def test_auto_takes_the_staircase_where_it_agrees(empty_cache: Path) -> None:
-    target, source = pair()
-    engine = make_engine("auto", target)
-    assert engine.name == "auto"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert_same(engine.patched(source, RAGGED), Naive(target, PatchConfig()).patched(source, RAGGED))
-    assert engine.name == "staircase"
-
-
-def test_auto_falls_back_with_a_warning_that_names_the_family(empty_cache: Path) -> None:
-    target, source = pair("bloom")
-    engine = make_engine("auto", target)
-    with pytest.warns(EngineWarning, match='"bloom"'):
-        found = engine.unpatched(RAGGED)
-    assert engine.name == "naive"
-    assert_same(found, Naive(target, PatchConfig()).unpatched(RAGGED))
-    assert_same(engine.patched(source, RAGGED), Naive(target, PatchConfig()).patched(source, RAGGED))
-
-
-def test_auto_notices_scores_that_differ(empty_cache: Path) -> None:
-    target = tiny()
-    # A block that looks at how many rows it gets is fine in whole sequences, but not in pieces of them.
-    target.anatomy.blocks[2].register_forward_hook(lambda _, __, out: out + 0.1 * out.shape[1])
-    assert "differ by" in disagreement(target, PatchConfig(), RAGGED[1])
-
-
-def test_the_outcome_is_remembered_for_the_architecture(empty_cache: Path) -> None:
-    target, source = pair()
-    make_engine("auto", target).unpatched(RAGGED)
-    with runs_of(source.anatomy.lm_head) as heads:
-        make_engine("auto", source).unpatched(RAGGED[:1])
-    assert heads == [1]
-    assert len(remembered(empty_cache)) == 1
-
-
-def test_a_spoilt_memory_is_made_anew(empty_cache: Path) -> None:
-    target, _ = pair()
-    make_engine("auto", target).unpatched(RAGGED)
-    (file,) = remembered(empty_cache)
-    good = file.read_text()
-    file.write_text("{")
-    make_engine("auto", target).unpatched(RAGGED)
-    assert file.read_text() == good
-
-
-def test_another_attention_is_another_architecture(empty_cache: Path) -> None:
-    for attn in ("sdpa", "eager"):
-        make_engine("auto", tiny(attn=attn)).unpatched(RAGGED)
-    assert len(remembered(empty_cache)) == 2
-
-
-def test_a_cache_that_cannot_be_written_does_not_stop_the_run(empty_cache: Path) -> None:
-    (empty_cache / "engines").write_text("a file where the folder should be")
-    engine = make_engine("auto", pair()[0])
-    engine.unpatched(RAGGED)
-    assert engine.name == "staircase"
 
 
 # Mistakes

@@ -144,6 +144,20 @@ def test_without_b_the_status_says_so():
     assert summarize(Evidence([0], {0: 1.0}, {0: 0.3}, [], [run(0, 1.0, {1: 0.5})], grid_size=1)).status == "no_b"
 
 
+@pytest.mark.parametrize(
+    ("asked", "status"), [("AN", "complete"), ("ABN", "no_b"), ("ACN", "no_c"), ("B", "no_b"), ("", "complete")]
+)
+def test_only_a_condition_that_was_asked_for_is_missing(asked, status):
+    known = Evidence([0], {0: 1.0}, {0: 0.3}, [], [], [run(0, 1.0, {1: 0.5})], grid_size=1, asked=asked)
+    assert summarize(known).status == status
+
+
+@pytest.mark.parametrize("letter", "AN")
+def test_a_condition_that_was_asked_for_and_failed_is_named(letter):
+    known = Evidence([0], {0: 1.0}, {}, [], [run(0, 1.0, {1: 0.5})], grid_size=1, asked={letter, "C"})
+    assert summarize(known).status == f"no_{letter.lower()}"
+
+
 def test_intervals_hold_their_estimates_and_pair_the_conditions():
     found = summarize(evidence(n=0.4))
     items = {v: [1.0] * 9 + [0.0] for v in (0, 1, 2)}

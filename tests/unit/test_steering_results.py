@@ -90,8 +90,8 @@ def vector(layer=1, *, seed=0, method="probe", component="residual"):
 SETTING = Setting((vector(),), (2.0,))
 
 
-def key(setting, trait="a/b", experiment="e"):
-    return run_task(experiment, trait, {"x": 1}, setting).key
+def key(setting, trait="a/b", experiment="e", root=".."):
+    return run_task({"root": root, "experiment": experiment, "trait": trait}, {"x": 1}, setting).key
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,28 @@ def test_everything_that_is_steered_makes_another_run(setting):
 
 def test_the_same_setting_is_the_same_run_and_belongs_to_its_trait():
     assert key(Setting((vector(),), (2.0,))) == key(SETTING)
-    assert key(SETTING, trait="a/c") != key(SETTING) != key(SETTING, experiment="f")
+    assert key(SETTING) not in (key(SETTING, trait="a/c"), key(SETTING, experiment="f"), key(SETTING, root="../b"))
 
 
 def test_coefficients_are_rounded_so_that_a_tiny_change_is_no_other_run():
     assert significant(123.4567891) == significant(123.4568012) == 123.457
     assert str(significant(-0.0)) == "0.0"
+
+
+def test_two_roots_that_share_a_store_do_not_see_each_others_runs(tmp_path):
+    store = Store(tmp_path / "runs")
+    one, other = (Results(Experiment(tmp_path / root, "e"), "a/b", store) for root in ("one", "other"))
+    unit_of(one, 1.0)
+    assert (len(one.units()), len(other.units())) == (1, 0)
+    assert other.archive() is None
+    assert len(one.units()) == 1
+
+
+def test_a_project_that_is_moved_with_its_runs_keeps_them(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    unit_of(Results(Experiment(before, "e"), "a/b", Store(before / "runs")), 1.0)
+    before.rename(after)
+    assert len(Results(Experiment(after, "e"), "a/b", Store(after / "runs")).units()) == 1
 
 
 # What older tools left behind
@@ -153,7 +169,7 @@ def unit_of(results, coefficient, trait=60.0, timestamp="2026-01-01T00:00:00"):
         "result": summarize(answers(trait)), "status": "ok", "items": answers(trait), "relative_coefficients": [1.0],
         "timestamp": timestamp, "created": timestamp, "search": None,
     }  # fmt: skip
-    return results.store.put(run_task("e", results.trait, context_, setting), value, provenance={})
+    return results.store.put(run_task(results.place, context_, setting), value, provenance={})
 
 
 def answers(trait, question="Q?", response="Fine."):
@@ -341,7 +357,7 @@ def test_results_of_the_older_tool_belong_to_the_file_they_name(results, tmp_pat
 
 
 def baseline_of(results, response):
-    task = Task("steer", {"experiment": "e", "trait": results.trait, "context": {"model": {"name": "m"}, "judge": JUDGE, "prompts": "h"}, "run": None})  # fmt: skip
+    task = Task("steer", {**results.place, "context": {"model": {"name": "m"}, "judge": JUDGE, "prompts": "h"}, "run": None})  # fmt: skip
     value = {"result": summarize(answers(50.0)), "status": "ok", "items": answers(50.0, response=response), "relative_coefficients": None, "timestamp": "2026-01-01T00:00:00", "created": "2026-01-01T00:00:00"}  # fmt: skip
     return results.store.put(task, value, provenance={})
 

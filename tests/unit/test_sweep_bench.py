@@ -1,17 +1,11 @@
-"""What a worker keeps between tasks, and a disk that holds less than the hub."""
+"""What a worker keeps between tasks."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from residuum.errors import InputError
-from residuum.sweep import hubcache
 from residuum.sweep.bench import Bench
-from residuum.sweep.hubcache import make_room
 from residuum.sweep.tasks import Work
 from residuum.sweep.work import Order, Worker
 
@@ -62,48 +56,3 @@ def test_the_next_checkpoint_is_read_in_the_background(tmp_path, tiny_world, mon
     assert [path.name for path in read] == ["model.safetensors"]
     bench.read_ahead(str(tmp_path / "nowhere"))  # says nothing: the task will
     bench._reader.join()
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    """A hub cache of three models of 1000 bytes, a the least recently used."""
-    folder = tmp_path / "hub"
-    for age, name in enumerate("cba"):
-        repo = folder / f"models--org--{name}"
-        revision = str(age) * 40
-        for part in ("blobs", "refs", f"snapshots/{revision}"):
-            (repo / part).mkdir(parents=True)
-        blob = repo / "blobs/0"
-        blob.write_bytes(b"x" * 1000)
-        (repo / "refs/main").write_text(revision)
-        (repo / f"snapshots/{revision}/model.safetensors").symlink_to(blob)
-        os.utime(blob, (1_000_000 - age, 1_000_000 - age))
-    monkeypatch.setattr(hubcache, "_cache_folder", lambda: folder)
-    return folder
-
-
-def models(cache: Path) -> str:
-    return "".join(sorted(path.name[-1] for path in cache.glob("models--*")))
-
-
-def test_a_model_that_fits_or_is_there_removes_nothing(cache, tmp_path):
-    make_room("org/new", 4000, keep=(), evict=True)
-    make_room("org/a", 100, keep=(), evict=True)
-    make_room(str(tmp_path), 100, keep=(), evict=True)
-    assert models(cache) == "abc"
-
-
-def test_the_least_recently_used_go_only_when_asked(cache):
-    with pytest.raises(InputError, match="let the least recently used ones go with --evict"):
-        make_room("org/new", 3000, keep=(), evict=False)
-    assert models(cache) == "abc"
-    make_room("org/new", 3000, keep=(), evict=True)
-    assert models(cache) == "bc"
-
-
-def test_models_in_use_are_never_removed(cache):
-    make_room("org/new", 3000, keep=("org/a",), evict=True)
-    assert models(cache) == "ac"
-    with pytest.raises(InputError, match="all other models are in use"):
-        make_room("org/other", 2000, keep=("org/a", "org/c"), evict=True)
-    assert models(cache) == "ac"

@@ -15,6 +15,7 @@ import pytest
 from residuum.errors import InputError, ResiduumError, StoreError
 from residuum.store import Store
 from residuum.sweep.driver import Driver, Shard
+from residuum.sweep.estimate import time_left
 from residuum.sweep.folder import SweepFolder, summary
 from residuum.sweep.plan import Plan, make_plan
 from residuum.sweep.request import read_request
@@ -161,7 +162,13 @@ def test_two_workers_take_different_models_and_read_the_next_ones_ahead(drive):
     reference, first, second = engine.seen[:3]
     assert reference.work.name == "a/retain"
     assert len({first.work.model, first.ahead, second.work.model, second.ahead}) == 4
-    assert {"a/full", "a/retain", first.work.model} <= set(first.protected)
+
+
+def test_the_time_left_is_that_of_the_open_tasks_by_their_kinds():
+    usual = {"uds": 2.0, "unlearn": 4.0}
+    assert time_left(["uds", "uds", "rtt"], usual, workers=2) == (2 + 2 + 3) / 2
+    assert time_left(["uds"], usual, workers=0) == 2
+    assert time_left(["uds"], {}, workers=1) is None
 
 
 def test_a_full_disk_ends_the_sweep_and_keeps_what_is_done(drive, tmp_path):

@@ -87,7 +87,7 @@ def run_command(
         _print_plan(plan, store, as_json=as_json)
         return
     result = execute(plan, store)
-    findings = result.findings or [found for found in (result.controls,) if found is not None]
+    findings = result.all_findings
     if as_json:
         typer.echo(json.dumps([_plain(finding) for finding in findings], indent=1))
     else:
@@ -102,7 +102,7 @@ def run_command(
         for path in result.files:
             typer.echo(f"{'summary' if path.suffix == '.csv' else 'picture'}: {path}")
     check_failures(result)
-    if check and any(finding.summary.status != "complete" for finding in result.findings):
+    if check and any(finding.summary.status != "complete" for finding in findings):
         raise typer.Exit(1)
 
 

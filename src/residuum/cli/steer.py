@@ -9,42 +9,17 @@ from typing import Annotated
 
 import typer
 
+from residuum.cli import steer_options as o
 from residuum.cli.app import print_table
-from residuum.cli.steer_options import (
-    AsJson,
-    Attn,
-    Dtype,
-    ExperimentName,
-    Gpu,
-    Judge,
-    JudgeBaseUrl,
-    JudgeCache,
-    JudgeConcurrency,
-    JudgeLog,
-    JudgeModel,
-    JudgeScoring,
-    MaxJudgeCalls,
-    Model,
-    PromptsFile,
-    Root,
-    Runs,
-    Trait,
-    batch_count,
-    judge_options,
-    load_options,
-    split_numbers,
-    split_words,
-    steer,
-)
 from residuum.cli.steer_tables import show_result, show_step
 from residuum.errors import PartlyFailed, UsageError
 
 
-@steer.command("extract")
+@o.steer.command("extract")
 def extract_command(
     experiment: Annotated[str, typer.Option(help="Experiment that receives the vectors.")],
-    trait: Trait,
-    model: Model = None,
+    trait: o.Trait,
+    model: o.Model = None,
     methods: Annotated[
         str, typer.Option("--methods", "--method", help="Comma-separated, or all: see the docs.")
     ] = "mean_diff,probe,random_baseline",
@@ -65,11 +40,11 @@ def extract_command(
         bool | None, typer.Option("--chat/--no-chat", help="Chat template; when there is one, if left out.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Extract again.")] = False,
-    root: Root = Path(),
-    gpu: Gpu = None,
-    dtype: Dtype = "auto",
-    attn: Attn = None,
-    as_json: AsJson = False,
+    root: o.Root = Path(),
+    gpu: o.Gpu = None,
+    dtype: o.Dtype = "auto",
+    attn: o.Attn = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Which direction tells answers with a trait from answers without it?
 
@@ -83,11 +58,10 @@ def extract_command(
     from residuum.steering.methods import METHODS
 
     place = Experiment(root, experiment)
-    options = load_options(gpu, dtype, attn)
-    chosen = None
+    options = o.load_options(gpu, dtype, attn)
     config = ExtractConfig(
-        methods=tuple(METHODS) if methods == "all" else split_words(methods, "--methods"),
-        components=split_words(components, "--components"), position=position, layers=chosen, max_new_tokens=max_new_tokens,
+        methods=tuple(METHODS) if methods == "all" else o.split_words(methods, "--methods"),
+        components=o.split_words(components, "--components"), position=position, max_new_tokens=max_new_tokens,
         rollouts=rollouts, temperature=temperature, val_split=val_split, normalize=normalize, seed=seed,
     )  # fmt: skip
     config.check()
@@ -113,9 +87,9 @@ def extract_command(
     typer.echo(f"written to {place.extraction(trait)}")
 
 
-@steer.command("evaluate")
+@o.steer.command("evaluate")
 def evaluate_command(
-    experiment: ExperimentName,
+    experiment: o.ExperimentName,
     vector_from_trait: Annotated[str, typer.Option(help="Vectors: 'experiment/category/trait'.")],
     layers: Annotated[str, typer.Option(help="'16', '5-20', '5,10,15', '30%-60%' or 'all'.")] = "all",
     coefficients: Annotated[
@@ -125,12 +99,12 @@ def evaluate_command(
     component: Annotated[str, typer.Option(help="residual, attn_out, mlp_out, *_contribution.")] = "residual",
     rollouts: Annotated[int, typer.Option(help="Answers per question (only useful with a temperature).")] = 1,
     temperature: Annotated[float, typer.Option(help="0 is deterministic.")] = 0.0,
-    judge: Judge = "openai",
+    judge: o.Judge = "openai",
     subset: Annotated[int | None, typer.Option(help="Use the first N questions; all when left out.")] = None,
     multi_layer: Annotated[bool, typer.Option("--multi-layer", help="Steer all layers at once.")] = False,
     incremental: Annotated[bool, typer.Option("--incremental", help="Use v[i] - v[i-1].")] = False,
     find_coef: Annotated[bool, typer.Option("--find-coef/--no-find-coef", help="Search the coefficients.")] = True,
-    model: Model = None,
+    model: o.Model = None,
     trait: Annotated[str | None, typer.Option(help="Trait that is judged; that of the vectors when left out.")] = None,
     search: Annotated[str, typer.Option(help="seed (x1.3 / x0.9) or bracket.")] = "seed",
     search_steps: Annotated[int, typer.Option(help="Evaluations per layer.")] = 4,
@@ -148,27 +122,32 @@ def evaluate_command(
     controls: Annotated[int, typer.Option(help="Random vectors of equal length at the best setting.")] = 5,
     also_judge: Annotated[str, typer.Option(help="Other traits to judge the best answers on, comma-separated.")] = "",
     batch_layers: Annotated[str, typer.Option(help="Settings in one batch; auto takes all.")] = "auto",
-    judge_model: JudgeModel = None,
-    judge_base_url: JudgeBaseUrl = None,
-    judge_scoring: JudgeScoring = "auto",
-    judge_log: JudgeLog = None,
-    judge_cache: JudgeCache = True,
-    judge_concurrency: JudgeConcurrency = 20,
-    max_judge_calls: MaxJudgeCalls = None,
-    prompts_file: PromptsFile = None,
+    judge_model: o.JudgeModel = None,
+    judge_base_url: o.JudgeBaseUrl = None,
+    judge_scoring: o.JudgeScoring = "auto",
+    judge_log: o.JudgeLog = None,
+    judge_cache: o.JudgeCache = True,
+    judge_concurrency: o.JudgeConcurrency = 20,
+    max_judge_calls: o.MaxJudgeCalls = None,
+    prompts_file: o.PromptsFile = None,
     strict_overlap: Annotated[bool, typer.Option(help="Refuse questions that are extraction scenarios.")] = False,
     vector_model: Annotated[str | None, typer.Option(help="Which model's vectors, if several are there.")] = None,
     vector_position: Annotated[str | None, typer.Option(help="Which position, if several are there.")] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 42,
     fresh: Annotated[bool, typer.Option("--fresh", help="Archive earlier runs of this trait and start anew.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Make finished runs again.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; no model, no judge.")] = False,
-    root: Root = Path(),
-    runs: Runs = None,
-    gpu: Gpu = None,
-    dtype: Dtype = "auto",
-    attn: Attn = None,
-    as_json: AsJson = False,
+    keep_previous: Annotated[
+        bool, typer.Option("--keep-previous", help="With --force: keep the replaced runs as .json.prev.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done and what is done; no model, no judge.")
+    ] = False,
+    root: o.Root = Path(),
+    runs: o.Runs = None,
+    gpu: o.Gpu = None,
+    dtype: o.Dtype = "auto",
+    attn: o.Attn = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Does adding a vector while the model writes change what a judge sees in its answers?
 
@@ -178,32 +157,32 @@ def evaluate_command(
     from residuum.steering.config import EvaluateConfig
     from residuum.steering.evaluate import evaluate
     from residuum.steering.experiments import Experiment
-    from residuum.steering.plan import dry_run as describe
-    from residuum.steering.plan import make_plan
+    from residuum.steering.forecast import forecast
     from residuum.steering.search import SearchConfig
     from residuum.steering.settings import Generation
 
     config = EvaluateConfig(
-        layers=layers, coefficients=split_numbers(coefficients), find_coef=find_coef, method=method, component=component,
+        layers=layers, coefficients=o.split_numbers(coefficients), find_coef=find_coef, method=method, component=component,
         operator=operator, positions=positions, multi_layer=multi_layer, incremental=incremental, subset=subset,
-        holdout=holdout, controls=controls, also_judge=split_words(also_judge, "--also-judge") if also_judge else (),
+        holdout=holdout, controls=controls, also_judge=o.split_words(also_judge, "--also-judge") if also_judge else (),
         search=SearchConfig(search, search_steps, start_mult, up_mult, down_mult, min_coherence, momentum, direction),
         generation=Generation(max_new_tokens, temperature, rollouts, seed, thinking=thinking),
-        batch_layers=batch_count(batch_layers), strict_overlap=strict_overlap,
+        batch_layers=o.batch_count(batch_layers), strict_overlap=strict_overlap,
         vector_position=vector_position, vector_model=vector_model,
     )  # fmt: skip
     place = Experiment(root, experiment)
+    options = o.judge_options(judge_model, judge_base_url, judge_scoring, judge_log, judge_concurrency, max_judge_calls, gpu)  # fmt: skip
     if dry_run:
-        plan = make_plan(
-            place, vector_from_trait, config, trait=trait, prompts_file=prompts_file, has_model=model is not None
-        )
-        typer.echo(json.dumps(describe(plan), indent=1))
+        told = forecast(
+            place, vector_from_trait, config=config, trait=trait, model=model, judge=judge, judge_options=options,
+            prompts_file=prompts_file, runs=runs, fresh=fresh, force=force,
+        )  # fmt: skip
+        typer.echo(json.dumps(told, indent=1))
         return
     result = evaluate(
-        place, vector_from_trait, config=config, trait=trait, model=model, judge=judge,
-        judge_options=judge_options(judge_model, judge_base_url, judge_scoring, judge_log, judge_concurrency, max_judge_calls, gpu),
+        place, vector_from_trait, config=config, trait=trait, model=model, judge=judge, judge_options=options,
         judge_cache=judge_cache, prompts_file=prompts_file, runs=runs, fresh=fresh, force=force,
-        load_options=load_options(gpu, dtype, attn), on_step=show_step,
+        keep_previous=keep_previous, load_options=o.load_options(gpu, dtype, attn), on_step=show_step,
     )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -213,14 +192,14 @@ def evaluate_command(
         raise PartlyFailed(f"the judge failed on {', '.join(result['failed'])}; the answers are saved, run it again.")
 
 
-@steer.command("serve-judge")
+@o.steer.command("serve-judge")
 def serve_judge(
     model: Annotated[str, typer.Option(help="The judge: name, hub id, folder or GGUF file.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    gpu: Gpu = None,
-    dtype: Dtype = "auto",
-    attn: Attn = None,
+    gpu: o.Gpu = None,
+    dtype: o.Dtype = "auto",
+    attn: o.Attn = None,
 ) -> None:
     """Serve a local model as a judge over the OpenAI protocol, with top_logprobs.
 
@@ -232,7 +211,7 @@ def serve_judge(
     from residuum.models.loading import load
     from residuum.steering.judge.server import JudgeServer
 
-    server = JudgeServer(load(model, **load_options(gpu, dtype, attn)), host=host, port=port)
+    server = JudgeServer(load(model, **o.load_options(gpu, dtype, attn)), host=host, port=port)
     typer.echo(f"serving {server.lm.name} at {server.url}")
     try:
         server.serve_forever()

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from residuum.cli import steer_options as o
 from residuum.cli.app import print_table
-from residuum.cli.steer_options import AsJson, Attn, Dtype, Gpu, Runs, load_options, split_words, steer
 
 
-@steer.command("probe")
+@o.steer.command("probe")
 def probe_command(
     probe: Annotated[str, typer.Option(help="Comma-separated, or all: residuum ls probes.")],
     full: Annotated[str, typer.Option(help="The original model, which knows: name, hub id or folder.")],
@@ -31,11 +31,11 @@ def probe_command(
     ] = None,
     forget_split: Annotated[str, typer.Option(help="Split that was unlearned.")] = "forget10",
     retain_split: Annotated[str, typer.Option(help="Split that was kept.")] = "retain90",
-    runs: Runs = None,
-    gpu: Gpu = None,
-    dtype: Dtype = "auto",
-    attn: Attn = None,
-    as_json: AsJson = False,
+    runs: o.Runs = None,
+    gpu: o.Gpu = None,
+    dtype: o.Dtype = "auto",
+    attn: o.Attn = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Steer an unlearned model towards what it should have forgotten; held against random directions and retain.
 
@@ -45,7 +45,7 @@ def probe_command(
     from residuum.models.handles import ModelHandle
     from residuum.steering.probes import PROBES, ProbeConfig, run_probe
 
-    names = tuple(PROBES) if probe == "all" else split_words(probe, "--probe")
+    names = tuple(PROBES) if probe == "all" else o.split_words(probe, "--probe")
     for name in names:
         PROBES[name]
     config = ProbeConfig(
@@ -53,7 +53,7 @@ def probe_command(
         samples=samples, seed=seed, chat=chat, forget_split=forget_split, retain_split=retain_split,
     )  # fmt: skip
     config.check()
-    options = load_options(gpu, dtype, attn)
+    options = o.load_options(gpu, dtype, attn)
     original, tested, never = (ModelHandle(given, **options) for given in (full, unlearned, retain))
     found = [
         run_probe(name, full=original, unlearned=tested, retain=never, data=data, config=config, runs=runs)

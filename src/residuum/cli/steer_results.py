@@ -8,41 +8,22 @@ from typing import Annotated
 
 import typer
 
+from residuum.cli import steer_options as o
 from residuum.cli.app import print_table
-from residuum.cli.steer_options import (
-    AsJson,
-    ExperimentName,
-    Gpu,
-    Judge,
-    JudgeBaseUrl,
-    JudgeCache,
-    JudgeConcurrency,
-    JudgeLog,
-    JudgeModel,
-    JudgeScoring,
-    MaxJudgeCalls,
-    PromptsFile,
-    Root,
-    Runs,
-    Trait,
-    judge_options,
-    results_of,
-    steer,
-)
 from residuum.cli.steer_tables import show_list
 from residuum.errors import PartlyFailed
 
 
-@steer.command("rebuild")
+@o.steer.command("rebuild")
 def rebuild_command(
-    experiment: ExperimentName,
-    trait: Trait,
+    experiment: o.ExperimentName,
+    trait: o.Trait,
     apply: Annotated[bool, typer.Option("--apply", help="Write results_rebuilt.json.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --apply: write results.json itself.")] = False,
     allow_loss: Annotated[bool, typer.Option("--allow-loss", help="Overwrite although runs would be lost.")] = False,
-    root: Root = Path(),
-    runs: Runs = None,
-    as_json: AsJson = False,
+    root: o.Root = Path(),
+    runs: o.Runs = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Make results.json again from finished runs, also from response files of older tools; a dry run without --apply.
 
@@ -51,7 +32,7 @@ def rebuild_command(
     """
     from residuum.steering.rebuild import rebuild
 
-    made = rebuild(results_of(root, experiment, trait, runs), apply=apply, overwrite=overwrite, allow_loss=allow_loss)
+    made = rebuild(o.results_of(root, experiment, trait, runs), apply=apply, overwrite=overwrite, allow_loss=allow_loss)
     summary = {
         "found": made.found, "usable": made.usable, "runs": len(made.view["runs"]), "recovered": made.recovered,
         "lost": made.lost, "superseded": made.superseded, "skipped": made.skipped,
@@ -68,23 +49,23 @@ def rebuild_command(
     typer.echo(f"written to {made.written}" if made.written else "nothing written; --apply writes results_rebuilt.json")
 
 
-@steer.command("rescore")
+@o.steer.command("rescore")
 def rescore_command(
-    experiment: ExperimentName,
-    trait: Trait,
-    judge: Judge = "openai",
-    judge_model: JudgeModel = None,
-    judge_base_url: JudgeBaseUrl = None,
-    judge_scoring: JudgeScoring = "auto",
-    judge_log: JudgeLog = None,
-    judge_cache: JudgeCache = True,
-    judge_concurrency: JudgeConcurrency = 20,
-    max_judge_calls: MaxJudgeCalls = None,
-    prompts_file: PromptsFile = None,
-    root: Root = Path(),
-    runs: Runs = None,
-    gpu: Gpu = None,
-    as_json: AsJson = False,
+    experiment: o.ExperimentName,
+    trait: o.Trait,
+    judge: o.Judge = "openai",
+    judge_model: o.JudgeModel = None,
+    judge_base_url: o.JudgeBaseUrl = None,
+    judge_scoring: o.JudgeScoring = "auto",
+    judge_log: o.JudgeLog = None,
+    judge_cache: o.JudgeCache = True,
+    judge_concurrency: o.JudgeConcurrency = 20,
+    max_judge_calls: o.MaxJudgeCalls = None,
+    prompts_file: o.PromptsFile = None,
+    root: o.Root = Path(),
+    runs: o.Runs = None,
+    gpu: o.Gpu = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Judge all saved answers of a trait again, with another judge or scoring; no steered model is loaded.
 
@@ -96,10 +77,10 @@ def rescore_command(
     from residuum.steering.rescore import check_answers, rescore
     from residuum.steering.traits import find_prompts, load_definition, load_prompts
 
-    results = results_of(root, experiment, trait, runs)
+    results = o.results_of(root, experiment, trait, runs)
     default = default_trait_prompt(load_definition(root, trait))
     prompts = load_prompts(find_prompts(root, trait, prompts_file), default_prompt=default)
-    options = judge_options(judge_model, judge_base_url, judge_scoring, judge_log, judge_concurrency, max_judge_calls, gpu)  # fmt: skip
+    options = o.judge_options(judge_model, judge_base_url, judge_scoring, judge_log, judge_concurrency, max_judge_calls, gpu)  # fmt: skip
     check_answers(results, prompts)
     panel = open_panel(judge, options, results.store, cached=judge_cache)
     try:
@@ -111,19 +92,25 @@ def rescore_command(
         raise PartlyFailed(f"the judge failed on {failed} of {len(rows)} runs; run it again, or use another judge.")
 
 
-@steer.command("report")
+@o.steer.command("report")
 def report_command(
-    experiment: ExperimentName,
-    trait: Trait,
-    out: Annotated[Path | None, typer.Option(help="HTML file; report.html beside results.json when left out.")] = None,
-    root: Root = Path(),
-    runs: Runs = None,
+    experiment: o.ExperimentName,
+    trait: o.Trait,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file, or .jsonl for a line per run; report.html beside results.json when left out."),
+    ] = None,
+    root: o.Root = Path(),
+    runs: o.Runs = None,
 ) -> None:
     """One page about a trait: heat maps of layer and coefficient, trait against coherence, texts before and after.
 
     Examples: `residuum steer report --experiment e --trait mood/cheerful`,
-    `residuum steer report --experiment e --trait mood/cheerful --out cheerful.html`
+    `residuum steer report --experiment e --trait mood/cheerful --out cheerful.jsonl`
     """
+    from residuum.steering.jsonl import write_jsonl
     from residuum.steering.report import write_report
 
-    typer.echo(f"written to {write_report(results_of(root, experiment, trait, runs), out)}")
+    results = o.results_of(root, experiment, trait, runs)
+    written = write_jsonl(results, out) if out and out.suffix == ".jsonl" else write_report(results, out)
+    typer.echo(f"written to {written}")

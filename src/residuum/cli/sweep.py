@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from residuum.cli.app import app, group, print_table
-from residuum.errors import PartlyFailed, UsageError
+from residuum.cli.sweep_options import Settings, with_engine_options
+from residuum.errors import InputError, PartlyFailed, UsageError
 
 if TYPE_CHECKING:
     from residuum.sweep.driver import Shard
@@ -27,18 +28,6 @@ SHOWN = 8
 
 Runs = Annotated[Path | None, typer.Option(help="Root of the run store; RESIDUUM_RUNS or runs/ when left out.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of the sweep: {runs}/sweeps/{name}.")]
-Engine = Annotated[str | None, typer.Option(help="serial, process (the default) or ray.")]
-Workers = Annotated[int | None, typer.Option(help="Tasks at once; one per GPU, two on a CPU when left out.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of each worker; 1 when left out.")]
-Gpus = Annotated[str | None, typer.Option(help="GPUs of this machine, for instance 0,1; none for the CPU.")]
-GpusPerTask = Annotated[float | None, typer.Option(help="Ray: GPUs for each task, for instance 0.5.")]
-Address = Annotated[str | None, typer.Option(help="Ray: HOST:PORT of the cluster, or local to start one here.")]
-Storage = Annotated[
-    str | None, typer.Option(help="Ray: shared (all nodes see the store), driver (results are sent back) or auto.")
-]
-Retries = Annotated[int | None, typer.Option(help="New tries after a worker died or an unexpected error; 2.")]
-MaxDisk = Annotated[str | None, typer.Option(help="Room for the hub's cache, for instance 200GB.")]
-Evict = Annotated[bool | None, typer.Option("--evict", help="Delete least recently used snapshots to keep --max-disk.")]
 ShardOption = Annotated[
     str | None, typer.Option("--shard", help="i/n: only part i of n, for array jobs that share the store.")
 ]
@@ -46,10 +35,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @sweep_app.command("run")
+@with_engine_options
 def run_command(
+    engine: Settings,
     plan: Annotated[Path | None, typer.Argument(help="A plan file, TOML; options win over it.")] = None,
     models: Annotated[
-        list[str] | None, typer.Option(help="Name, hub id, folder or pattern such as 'simnpo_*_ep5'; may be repeated.")
+        list[str] | None, typer.Option(help="Name, hub id, folder or pattern such as 'simnpo_*_ep5'; a,b or repeated.")
     ] = None,
     do: Annotated[str | None, typer.Option(help="What to do for each: uds, evaluate, meta, rtt, steer.")] = None,
     set_name: Annotated[str | None, typer.Option("--set", help="Result folders go to {runs}/{set}.")] = None,
@@ -58,16 +49,6 @@ def run_command(
     retain_model: Annotated[str | None, typer.Option(help="The model that never saw the forget set.")] = None,
     data: Annotated[str | None, typer.Option(help="Annotated forget set, for uds.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of splits with TOFU's names, or tofu.")] = None,
-    engine: Engine = None,
-    workers: Workers = None,
-    threads: Threads = None,
-    gpus: Gpus = None,
-    gpus_per_task: GpusPerTask = None,
-    address: Address = None,
-    storage: Storage = None,
-    retries: Retries = None,
-    max_disk: MaxDisk = None,
-    evict: Evict = None,
     shard: ShardOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print tasks, what is done, and the cost; do nothing.")
@@ -82,15 +63,15 @@ def run_command(
     """
     from residuum.folders import runs_folder
     from residuum.sweep.plan import make_plan
-    from residuum.sweep.request import read_plan_file, read_request, with_engine
+    from residuum.sweep.request import read_request, with_engine
 
-    given = read_plan_file(plan) if plan is not None else {}
+    given = _read_plan_file(plan) if plan is not None else {}
     options = {
-        "models": models, "do": do, "set": set_name, "name": name, "full_model": full_model,
+        "models": models and ",".join(models), "do": do, "set": set_name, "name": name, "full_model": full_model,
         "retain_model": retain_model, "data": data, "data_dir": data_dir,
     }  # fmt: skip
     request = read_request(given | {key: value for key, value in options.items() if value is not None})
-    request = with_engine(request, _engine(engine, workers, threads, gpus, gpus_per_task, address, storage, retries, max_disk, evict))  # fmt: skip
+    request = with_engine(request, engine)
     part, made, root = _shard(shard), make_plan(request), runs or runs_folder()
     if dry_run:
         _show_plan(made, root, as_json)
@@ -99,18 +80,10 @@ def run_command(
 
 
 @sweep_app.command("retry")
+@with_engine_options
 def retry_command(
+    engine: Settings,
     folder: Folder,
-    engine: Engine = None,
-    workers: Workers = None,
-    threads: Threads = None,
-    gpus: Gpus = None,
-    gpus_per_task: GpusPerTask = None,
-    address: Address = None,
-    storage: Storage = None,
-    retries: Retries = None,
-    max_disk: MaxDisk = None,
-    evict: Evict = None,
     shard: ShardOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,7 +97,7 @@ def retry_command(
 
     place = SweepFolder(folder.absolute())
     request: Request = place.load().request
-    request = with_engine(request, _engine(engine, workers, threads, gpus, gpus_per_task, address, storage, retries, max_disk, evict))  # fmt: skip
+    request = with_engine(request, engine)
     part = _shard(shard)
     with chdir(place.start()):
         # Planned anew: a model that was missing may be there by now.
@@ -143,17 +116,38 @@ def status_command(
 
     Examples: `residuum sweep status runs/sweeps/grid`, `residuum sweep status runs/sweeps/grid --json`
     """
+    from residuum.store import Store
+    from residuum.sweep.estimate import time_left, usual_seconds
     from residuum.sweep.folder import SweepFolder, summary
+    from residuum.sweep.watch import clock
 
     place = SweepFolder(folder)
-    states = place.states(place.load())
+    plan = place.load()
+    states = place.states(plan)
     if as_json:
         print_table("", [asdict(state) for state in states], as_json=True)
         return
-    typer.echo(", ".join(f"{number} {word}" for word, number in summary(states).items() if number or word == "done"))
+    counts = summary(states)
+    kinds = [plan.by_name[state.name].kind for state in states if state.state not in ("done", "failed", "blocked")]
+    left = time_left(kinds, usual_seconds(plan, Store(place.runs)), workers=counts["running"])
+    words = [f"{number} {word}" for word, number in counts.items() if number or word == "done"]
+    typer.echo(", ".join([*words, *([f"{'?' if left is None else clock(left)} left"] if kinds else [])]))
     shown = [state for state in states if everything or state.state not in ("done", "waiting")]
     if shown:
         print_table(place.path.name, [{**asdict(s), "note": s.note.split("\n")[0], "log": s.log or "-"} for s in shown])
+
+
+def _read_plan_file(path: Path) -> dict[str, Any]:
+    """The settings of a file; what is wrong with them by themselves is said with its name."""
+    from residuum.sweep.plan import check_request
+    from residuum.sweep.request import read_plan_file, read_request
+
+    given = read_plan_file(path)
+    try:
+        check_request(read_request(given))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return given
 
 
 def _run(plan: Plan, runs: Path, shard: Shard, as_json: bool, folder: str | None = None) -> None:
@@ -197,24 +191,10 @@ def _show_plan(plan: Plan, runs: Path, as_json: bool) -> None:
         if cost.seconds is None
         else f"about {cost.seconds:.0f} s by one worker"
     )
-    disk = f"{cost.disk / 1e9:.2f} GB for new checkpoints, {cost.downloads} models to fetch unless they are cached"
+    disk = f"{cost.disk / 1e9:.2f} GB for new checkpoints" + (
+        f", and {cost.downloads} models to fetch from the hub, whose sizes are not known here" if cost.downloads else ""
+    )
     typer.echo(f"{len(rows)} tasks, {len(rows) - left} cached, {left} to do; time {time}; disk {disk}", err=as_json)
-
-
-def _engine(
-    name: str | None, workers: int | None, threads: int | None, gpus: str | None, gpus_per_task: float | None,
-    address: str | None, storage: str | None, retries: int | None, max_disk: str | None, evict: bool | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The engine's settings as far as options give them."""
-    numbers: list[int] | None = None
-    if gpus is not None:
-        if gpus != "none" and not re.fullmatch(r"\d+(,\d+)*", gpus):
-            raise UsageError(f"--gpus is a list of GPU numbers such as 0,1, or none, not {gpus!r}.")
-        numbers = [] if gpus == "none" else [int(number) for number in gpus.split(",")]
-    return {
-        "name": name, "workers": workers, "threads": threads, "gpus": numbers, "gpus_per_task": gpus_per_task,
-        "address": address, "storage": storage, "retries": retries, "max_disk": max_disk, "evict": evict or None,
-    }  # fmt: skip
 
 
 def _shard(text: str | None) -> Shard:

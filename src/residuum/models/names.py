@@ -13,6 +13,7 @@ named by the same grammar, with values that need not be on the published grid.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from residuum.errors import InputError, UnknownName
+from residuum.errors import InputError, UnknownName, UsageError
 
 HUB_PREFIX = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_"
 
@@ -249,7 +250,10 @@ def resolve(name: str) -> str:
 
     Raises:
         UnknownName: for a name without a slash that is neither registered nor a file or folder.
+        UsageError: it is longer than any path can be.
     """
+    if max(map(len, os.fsencode(name).split(b"/"))) > 255 or len(name) > 4095:
+        raise UsageError(f"a model of {len(name)} characters is no name, hub id or path: {name[:60]}...")
     target = ALIASES.get(name, name)
     target = _published().get(target, target)
     if target and ("/" in target or Path(target).exists()):

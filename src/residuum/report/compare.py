@@ -138,12 +138,12 @@ def _items(findings: Findings, model: Model) -> dict[str, Items]:
     for path in findings.shelf.glob(f"*/*/{tag}/results.json"):
         if path.parent.parent.name == "uds":
             continue
-        for row in findings.shelf.json(path) or []:
-            if not isinstance(row, Mapping) or "split" not in row:
+        for row in findings.shelf.json(path, [dict]) or []:
+            if "split" not in row or not isinstance(row.get("idx"), int):
                 continue
             for metric, value in row.items():
                 if metric in model.scores and metric != "uds" and isinstance(value, int | float):
-                    found.setdefault(metric, {})[str(row["split"]), int(row["idx"])] = float(value)
+                    found.setdefault(metric, {})[str(row["split"]), row["idx"]] = float(value)
     return dict(found)
 
 

@@ -111,7 +111,7 @@ def profile(run: DepthRun) -> Chart:
 
 def heat(run: DepthRun) -> Chart:
     """What is erased of what each layer held, layer by example; empty where it held nothing."""
-    first, second = run.tables()
+    first, second = run.tables
     held = np.array([[layer in e["ft_layers"] for layer in run.layers] for e in run.examples])
     if run.has_deltas:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -148,7 +148,7 @@ def histogram_of(runs: Mapping[str, DepthRun], title: str, name: str = "uds-hist
 
 def tau_rows(run: DepthRun) -> list[dict[str, Any]]:
     """UDS at several thresholds, as ``residuum tau`` gives it; without those that need layers nobody computed."""
-    first, second = run.tables()
+    first, second = run.tables
     rows = []
     for tau in TAUS:
         held = first > tau
@@ -203,7 +203,7 @@ def tau_table(found: list[dict[str, Any]]) -> Table:
 
 def _examples(run: DepthRun, shared: dict[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
     """The example browser: texts and stage 1 once for all runs that share them, stage 2 for each."""
-    first, second = run.tables()
+    first, second = run.tables
     texts = [
         [
             e["idx"],
@@ -236,11 +236,7 @@ def _said(findings: Findings) -> dict[str, dict[str, str]]:
     """What each model answered in its evaluation, by question."""
     found: dict[str, dict[str, str]] = {}
     for path in findings.shelf.glob("*/generation/*/results.json", "generation/*/results.json"):
-        rows = findings.shelf.json(path)
-        texts = {
-            row["question"]: row["generated"]
-            for row in (rows if isinstance(rows, list) else [])
-            if isinstance(row, dict) and row.get("generated") is not None and "question" in row
-        }
+        rows = findings.shelf.json(path, [{"question?": str, "generated?": str}]) or []
+        texts = {row.get("question"): row["generated"] for row in rows if row.get("generated") is not None}
         found.setdefault(path.parent.name, {}).update(texts)
     return found

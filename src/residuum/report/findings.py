@@ -17,11 +17,26 @@ from residuum.report.blocks import Value
 from residuum.report.model import Model, read_name
 from residuum.report.published import read_published
 from residuum.report.runs import DepthRun, identity, read_depth_runs
+from residuum.report.shapes import ENDS, MAYBE, MODEL
 from residuum.report.shelf import Shelf
 from residuum.store.hashing import content_hash
 from residuum.store.units import Unit
 
 T = TypeVar("T")
+
+_SCORE = {"value": MAYBE, "ci95?": ENDS, "notes?": [str], "higher_means": str, "ideal?": int | float}
+_EVALUATION: dict[str, Any] = {"value": {
+    "models": {str: MODEL, "model": MODEL}, "settings": dict, "data": {str: object}, "metrics": {str: _SCORE}, "left_out?": {str: str},
+}}  # fmt: skip
+_ATTACK: dict[str, Any] = {
+    "spec": {"model": {"weights?": str, "quantize?": str}},
+    "value": {"model": str, "attack?": str, "metrics": {str: MAYBE}, "failed?": str, "evaluated?": MODEL},
+}
+_GATE = {"gate": str, "met": bool, "value": MAYBE}
+_AUDIT: dict[str, Any] = {
+    "spec": {"model": {"weights?": str}},
+    "value": {"model": str, "gates?": [_GATE], "skipped?": {str: str}},
+}
 
 
 class Findings:
@@ -44,13 +59,17 @@ class Findings:
         self._read: dict[Any, Any] = {}
         for run in read_depth_runs(self.shelf):
             self._add_depth(run)
-        evaluations = self.shelf.units("evaluation")
+        evaluations, attacked = self.shelf.units("evaluation", _EVALUATION), self.shelf.units("meta_values", _ATTACK)
         self._learn_roles(evaluations)
-        for units in _by_model(evaluations).values():
-            self._add_evaluation(units)
-        for unit in self.shelf.units("meta_values"):
+        # What an attack leaves as it was is still the model itself.
+        copies = {identity(unit.value["evaluated"]) for unit in attacked if unit.value.get("evaluated")}
+        copies -= {identity(unit.task.spec["model"]) for unit in attacked}
+        for key, units in _by_model(evaluations).items():
+            if key not in copies:
+                self._add_evaluation(units)
+        for unit in attacked:
             self._add_attack(unit)
-        for unit in self.shelf.units("audit"):
+        for unit in self.shelf.units("audit", _AUDIT):
             self._add_audit(unit)
         for model in read_published(Path(published), self.shelf) if published is not None else ():
             self._models[model.key] = model
@@ -140,8 +159,6 @@ class Findings:
         for role in ("full", "retain"):
             if role in run.summary["models"]:
                 self._roles[identity(run.summary["models"][role])] = role
-        if _is_attacked(run.model):
-            return
         model = self._model(run.key, run.name)
         # The latest plain run speaks for the model: variants and earlier runs go behind it.
         model.depths = sorted([run, *model.depths], key=lambda one: (bool(one.variant), not one.has_deltas))
@@ -161,8 +178,6 @@ class Findings:
     def _add_evaluation(self, units: Sequence[Unit]) -> None:
         """The units of one model: those asked in the way that most metrics were asked in."""
         about = units[-1].value["models"]["model"]
-        if _is_attacked(about):
-            return
         ways: dict[str, list[Unit]] = {}
         for unit in units:
             ways.setdefault(content_hash(_way(unit)), []).append(unit)
@@ -215,7 +230,8 @@ class Findings:
         often = Counter(model.name for model in self._models.values())
         for model in self._models.values():
             if often[model.name] > 1:
-                model.name = f"{model.name} [{'published' if model.published else model.key[:8]}]"
+                weights, _, rounding = model.key.partition(":")
+                model.name += " [published]" if model.published else f" [{' '.join((weights[:8], rounding)).strip()}]"
         seen = Counter(source.version for source in self.shelf.sources if source.version)
         if len(seen) > 1:
             counts = ", ".join(f"{number} by {version}" for version, number in sorted(seen.items()))
@@ -236,8 +252,3 @@ def _way(unit: Unit) -> dict[str, Any]:
     references = {role: identity(model) for role, model in unit.value["models"].items() if role != "model"}
     forget = next((data for split, data in sorted(unit.value["data"].items()) if split.startswith("forget")), None)
     return {"settings": unit.value["settings"], "full": references.get("full"), "forget": forget}
-
-
-def _is_attacked(model: Mapping[str, Any]) -> bool:
-    """Whether this is the copy of a model that an attack made: rounded, or relearned by a meta-evaluation."""
-    return bool(model.get("quantize")) or Path(str(model.get("source") or "")).parent.name == "relearned"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from residuum.report.blocks import Block, Chart, Choice, Column, Prose, Section, Table, Value, rounded
+from residuum.report.blocks import Block, Chart, Choice, Column, Prose, Section, Table, Value, rounded, shown
 from residuum.report.findings import Findings
+from residuum.report.shapes import ENDS, MAYBE, ORIGIN, Shape
 
 NUMBERS = ("auc", "Q", "R", "HM", "overall")
 _TIPS = {
@@ -17,6 +18,19 @@ _TIPS = {
     "R": "robustness to relearning", "HM": "harmonic mean of Q and R", "overall": "harmonic mean of AUC and HM",
 }  # fmt: skip
 BINS = 20
+_ABOUT = {"provenance?": ORIGIN, "settings?": dict}
+_POOLS = {**_ABOUT, "metrics": {str: {
+    "higher_means": str, "threshold": MAYBE, "auc": MAYBE, "ci95": ENDS, "n_p": int, "n_n": int,
+}}}  # fmt: skip
+_MEMBERS = [{"pool": str, "metrics": {str: MAYBE}}]
+_ATTACKS = {**_ABOUT, "metrics": {str: {"higher_means": str}}, "notes?": list}
+_ATTACKED = [{"model": str, "role": str, "before": {str: MAYBE}, "after": {str: (type(None), {str: MAYBE})}}]
+_ROW = {
+    "metric": str,
+    "notes?": [str],
+    **{f"{name}?": MAYBE for name in NUMBERS},
+    **{f"{name}_ci95?": ENDS for name in NUMBERS},
+}
 
 
 def section(findings: Findings) -> Section | None:
@@ -30,12 +44,12 @@ def section(findings: Findings) -> Section | None:
         columns = [Column("metric", "metric"), *(Column(name, name.upper() if name == "auc" else name, good="high", tip=_TIPS[name]) for name in NUMBERS),
                    Column("pools", "P / N"), Column("usable", "models used"), Column("notes", "notes")]  # fmt: skip
         blocks.append(Table("table2", columns, rows, "How far each metric can be trusted; 95 % intervals over models"))
-    if pools:
-        blocks.append(Choice("pools", "pools by", {metric: [pool_histogram(found, metric)] for metric in pools}))
-    if attacked:
-        blocks.append(
-            Choice("robustness", "before and after by", {metric: [robustness(found, metric)] for metric in attacked})
-        )
+    for name, label, draw in (("pools", "pools by", pool_histogram), ("attacked", "before and after by", robustness)):
+        options = {
+            metric: [Prose("The numbers of this chart:", found["sources"][name, metric]), draw(found, metric)]
+            for metric in found[name]
+        }
+        blocks += [Choice("robustness" if name == "attacked" else name, label, options)] if options else []
     blocks += [Prose(note) for note in found["notes"]]
     lead = (
         "A metric is faithful when it separates models that know the forget set (P) from those that do not (N), and robust when "
@@ -47,29 +61,40 @@ def section(findings: Findings) -> Section | None:
 def read_meta(findings: Findings) -> dict[str, Any]:
     """Rows of Table 2, and values by metric: of the pools, and before and after attacks."""
     shelf = findings.shelf
-    found: dict[str, Any] = {"rows": [], "pools": {}, "attacked": {}, "notes": [], "directions": {}, "thresholds": {}}
-    for path in shelf.glob("faithfulness/summary.json", "*/faithfulness/summary.json", "summary.json"):
-        summary, models = shelf.json(path), shelf.json(path.with_name("results.json"))
-        if isinstance(summary, Mapping) and "pools" in summary and "comparisons" in summary and models:
-            source = _cite(findings, path, "meta faithfulness", summary)
-            try:
-                _read_pools(found, summary, models, source)
-            except (KeyError, TypeError, AttributeError) as error:
-                shelf.broken(path, f"is not a meta-evaluation of pools ({type(error).__name__}: {error})")
-    for path in shelf.glob("meta_eval/summary.json", "*/meta_eval/summary.json", "summary.json"):
-        summary, models = shelf.json(path), shelf.json(path.with_name("results.json"))
-        if isinstance(summary, Mapping) and "attacks" in summary and models:
-            try:
-                _read_attacked(found, summary, models)
-            except (KeyError, TypeError, AttributeError) as error:
-                shelf.broken(path, f"is not a meta-evaluation of attacks ({type(error).__name__}: {error})")
-                continue
-            source = _cite(findings, path, "meta robustness", summary)
-            table = shelf.json(path.with_name("table2.json")) if path.with_name("table2.json").is_file() else None
-            found["rows"] += [_row(row, source) for row in (table or {}).get("rows", [])]
+    found: dict[str, Any] = {
+        "rows": [],
+        "pools": {},
+        "attacked": {},
+        "notes": [],
+        "directions": {},
+        "thresholds": {},
+        "sources": {},
+    }
+    for path, summary, models in _read(findings, "faithfulness", "pools", _POOLS, _MEMBERS):
+        _read_pools(found, summary, models, _cite(findings, path, "meta faithfulness", summary))
+    for path, summary, models in _read(findings, "meta_eval", "attacks", _ATTACKS, _ATTACKED):
+        source = _cite(findings, path, "meta robustness", summary)
+        _read_attacked(found, summary, models, source)
+        table = path.with_name("table2.json")
+        rows = (shelf.json(table, {"rows": [_ROW]}) or {}).get("rows", []) if table.is_file() else []
+        found["rows"] += [_row(row, source) for row in rows]
     if not found["rows"]:
         found["rows"] = found.pop("alone", [])
     return found
+
+
+def _read(
+    findings: Findings, folder: str, key: str, shape: Shape, models: Shape
+) -> Iterator[tuple[Path, Mapping[str, Any], list[Mapping[str, Any]]]]:
+    """Summary and models of every folder of one kind, known by its name or, when it was given itself, by a key."""
+    shelf = findings.shelf
+    for path in shelf.glob(f"{folder}/summary.json", f"*/{folder}/summary.json", "summary.json"):
+        summary = shelf.json(path, dict)
+        if summary is None or (path.parent.name != folder and key not in summary):
+            continue
+        whole, rows = shelf.json(path, shape), shelf.json(path.with_name("results.json"), models)
+        if whole is not None and rows is not None:
+            yield path, whole, rows
 
 
 def _read_pools(
@@ -78,10 +103,10 @@ def _read_pools(
     for metric, record in summary["metrics"].items():
         found["directions"][metric], found["thresholds"][metric] = record["higher_means"], record["threshold"]
         found["pools"][metric] = {
-            pool: [m["metrics"][metric] for m in models if m["pool"] == pool and not m["failed"] and m["metrics"].get(metric) is not None]
+            pool: [m["metrics"][metric] for m in models if m["pool"] == pool and not m.get("failed") and m["metrics"].get(metric) is not None]
             for pool in ("P", "N")
         }  # fmt: skip
-        found[f"auc:{metric}"] = record["auc"]
+        found[f"auc:{metric}"], found["sources"]["pools", metric] = record["auc"], source
         row = {
             "metric": metric,
             "auc": record["auc"],
@@ -92,7 +117,9 @@ def _read_pools(
         found.setdefault("alone", []).append(_row(row, source))
 
 
-def _read_attacked(found: dict[str, Any], summary: Mapping[str, Any], models: list[Mapping[str, Any]]) -> None:
+def _read_attacked(
+    found: dict[str, Any], summary: Mapping[str, Any], models: list[Mapping[str, Any]], source: str
+) -> None:
     for metric, record in summary["metrics"].items():
         found["directions"].setdefault(metric, record["higher_means"])
         groups: dict[str, list[Any]] = {}
@@ -103,7 +130,7 @@ def _read_attacked(found: dict[str, Any], summary: Mapping[str, Any], models: li
                     label = f"retain, {attack}" if model["role"] == "retain" else attack
                     groups.setdefault(label, []).append((before, after, model["model"]))
         if groups:
-            found["attacked"][metric] = groups
+            found["attacked"][metric], found["sources"]["attacked", metric] = groups, source
     found["notes"] += [str(note) for note in summary.get("notes", [])]
 
 
@@ -142,7 +169,7 @@ def pool_histogram(found: Mapping[str, Any], metric: str) -> Chart:
     ]
     threshold = found["thresholds"].get(metric)
     marks = [{"x": rounded(threshold), "label": "threshold"}] if threshold is not None else []
-    return Chart("pools", "histogram", f"{metric}: AUC {found[f'auc:{metric}']:.3f}", {
+    return Chart("pools", "histogram", f"{metric}: AUC {shown(found[f'auc:{metric}'])}", {
         "edges": [rounded(float(edge), 6) for edge in edges], "x": {"label": f"{'1 - ' if turned else ''}{metric}"},
         "y": {"label": "models"}, "series": series, "marks": marks,
     })  # fmt: skip

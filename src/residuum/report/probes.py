@@ -9,10 +9,17 @@ from residuum.report.blocks import Block, Chart, Choice, Column, Prose, Table, V
 from residuum.report.findings import Findings
 from residuum.report.model import Model
 from residuum.report.rules import Comeback
+from residuum.report.shapes import ENDS, MAYBE
 from residuum.store.units import Unit
 
 MOST_TEXTS = 20
 """Rows of texts side by side."""
+_PROBE = {
+    "probe": str, "models": {"unlearned": str}, "accuracy": dict.fromkeys(("original", "unlearned", "steered"), MAYBE),
+    "recovery": MAYBE, "recovery_ci95?": ENDS, "random": {"p95": MAYBE}, "retain_recovery?": MAYBE, "retain_accuracy": {"kept": bool},
+    "beyond_random?": MAYBE, "beyond_retain?": MAYBE, "beyond_guessing?": MAYBE, "beyond_guessing_ci95?": ENDS, "finding": str,
+    "layers?": [{"layer": int, "forget?": MAYBE, "linear_probe?": MAYBE}], "texts?": [dict],
+}  # fmt: skip
 
 
 def probe_blocks(findings: Findings) -> list[Block]:
@@ -60,13 +67,10 @@ def read_probes(findings: Findings) -> list[dict[str, Any]]:
     """The probes' results, with the id of their source."""
     shelf, found = findings.shelf, []
     for path in shelf.glob("probes/*/*.json", "probes/*/*/*.json"):
-        probe = shelf.json(path)
-        if not isinstance(probe, dict) or "recovery" not in probe or "probe" not in probe:
+        probe = shelf.json(path, _PROBE)
+        if probe is None:
             continue
-        if not isinstance(probe.get("models"), dict) or "unlearned" not in probe["models"]:
-            shelf.broken(path, "does not say which models it is about")
-            continue
-        name = str(probe["models"]["unlearned"])
+        name = probe["models"]["unlearned"]
         unit = _probe_unit(findings, probe)
         settings = {"config": probe.get("config"), "score": probe.get("score"), "probe": probe["probe"]}
         source = (
@@ -80,10 +84,10 @@ def read_probes(findings: Findings) -> list[dict[str, Any]]:
 
 def _probe_unit(findings: Findings, probe: Mapping[str, Any]) -> Unit | None:
     """The unit behind a probe's file: its attack on the unlearned model."""
-    for unit in reversed(findings.shelf.units("steer-probe")):
+    for unit in reversed(findings.shelf.units("steer-probe", {"spec": dict})):
         spec = unit.task.spec
         same = spec.get("probe") == probe["probe"] and spec.get("part") == "attack" and spec.get("role") == "unlearned"
-        if same and probe["models"]["unlearned"] in (unit.provenance.get("weights") or {}):
+        if same and probe["models"]["unlearned"] in (unit.provenance.get("weights") or ()):
             return unit
     return None
 
@@ -130,7 +134,7 @@ def _probe_label(probe: Mapping[str, Any]) -> str:
 def _probe_blocks(probe: Mapping[str, Any]) -> list[Any]:
     rows = [
         {key: text.get(key) for key in ("question", "truth", "before", "after")}
-        for text in probe.get("texts", [])[:MOST_TEXTS]
+        for text in (probe.get("texts") or [])[:MOST_TEXTS]
     ]
     columns = [
         Column("question", "question"),
@@ -138,7 +142,7 @@ def _probe_blocks(probe: Mapping[str, Any]) -> list[Any]:
         Column("before", "unsteered"),
         Column("after", "steered"),
     ]
-    blocks: list[Any] = [Prose(str(probe.get("description") or ""))]
+    blocks: list[Any] = [Prose(str(probe.get("description") or probe["probe"]), probe["source"])]
     if layers := probe.get("layers"):
         points = {
             key: [[row["layer"], rounded(row.get(key)), None, None] for row in layers if row.get(key) is not None]

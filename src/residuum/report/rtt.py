@@ -1,4 +1,4 @@
-"""RTT: what comes back when someone retrains on related facts; from the summary and run files of `residuum rtt`."""
+"""RTT: what comes back when someone retrains on related facts; from the summary files of ``residuum rtt`` and its units."""
 
 from __future__ import annotations
 
@@ -25,12 +25,25 @@ from residuum.report.blocks import (
 from residuum.report.findings import Findings
 from residuum.report.model import Model
 from residuum.report.rules import RECOVERY, Comeback
+from residuum.report.shapes import MAYBE, NUMBER, misfit
+from residuum.store.units import Unit
 
 CONDITIONS = {
     "base": ("base", "forget_acc_baseline"), "A": ("A: unlearned", "forget_acc_unlearn"), "B": ("B: unlearned, retrained", "forget_acc_unlearn_rtt"),
     "C": ("C: base, retrained", "forget_acc_baseline_rtt"), "N": ("N: never knew, retrained", "forget_acc_naive_rtt"),
 }  # fmt: skip
-_LETTERS = {"unlearn+rtt": ("B", 1), "baseline+rtt": ("C", 0), "naive+rtt": ("N", 2)}
+_LETTERS = {"B": 1, "C": 0, "N": 2}
+"""Retrained conditions, with their colours."""
+_RATES = {
+    "recovery_rate": "B / C", "gap_closed": "gap closed", "recovery_above_chance": "above chance", "recovery_above_naive": "above N",
+    "recovery_rate_nested": "B / C, nested choice",
+}  # fmt: skip
+_BEST = {str: {"acc": MAYBE, "loss_type": str, "lr": NUMBER, "epochs": int, "num_runs": int}}
+_SUMMARY = {
+    "model_path": str, "rtt_signature": str | None, "forget_acc_unlearn": MAYBE, "ci_low?": {str: MAYBE}, "ci_high?": {str: MAYBE},
+    **{f"{name}?": NUMBER for name in ("chance", *_RATES, *(column for _, column in CONDITIONS.values()))},
+    **{f"best_per_v_{letter}?": _BEST for letter in "bcn"}, "warnings?": list, "curve?": [[str, int, MAYBE, MAYBE, MAYBE]],
+}  # fmt: skip
 FOLDERS = ("summary", "pipeline/summary", "evals/pipeline/summary", "*/evals/pipeline/summary")
 
 
@@ -40,8 +53,6 @@ class Recovery:
 
     label: str
     row: Mapping[str, Any] = field(repr=False)
-    runs: list[dict[str, Any]] = field(repr=False)
-    """Trainings of B of this model, and of C and N of its sweep."""
     source: str
 
     def value(self, field_name: str) -> Value:
@@ -52,46 +63,67 @@ class Recovery:
 
 def read_recoveries(findings: Findings) -> list[Recovery]:
     """The latest summary of every unlearned model of every sweep."""
-    from residuum.rtt.artefacts import read_rows
-
     shelf, found = findings.shelf, {}
     for folder in shelf.glob(*FOLDERS):
         if not folder.is_dir() or not (folder.parent / "ft").is_dir():
             continue
-        try:
-            rows, runs = read_rows(folder), read_rows(folder.parent / "ft")
-        except DataError as error:
-            shelf.broken(folder, str(error))
-            continue
-        latest = {(row.get("rtt_signature"), row.get("model_path")): row for row in rows if "forget_acc_unlearn" in row}
-        for (signature, path), row in latest.items():
-            own = [
-                r
-                for r in runs
-                if r.get("rtt_signature") == signature
-                and (r["rtt_condition"] != "unlearn+rtt" or r["rtt_start_model_path"] == path)
-            ]
+        rows = [row for path in sorted(folder.glob("*.csv")) for row in _rows(findings, path)]
+        for signature, path in dict.fromkeys((row["rtt_signature"], row["model_path"]) for row in rows):
+            row = next(r for r in reversed(rows) if (r["rtt_signature"], r["model_path"]) == (signature, path))
             label = _label(row)
-            keep = (
-                "rtt_signature",
-                "acc_selection_rule",
-                "missing",
-                "dataset",
-                "unlearn_type",
-                "eval_split_ids",
-                "grid_size",
-                "label_variant",
-            )
-            source = shelf.cite(
-                "rtt", label, shelf.place(folder), created=_when(row), settings={key: row.get(key) for key in keep}
-            )
             if row.get("status") != "complete":
                 shelf.partial(
                     label,
                     f"RTT is {str(row.get('status')).replace('_', ' ')}: {row.get('num_runs_b')} runs of B, {row.get('num_runs_c')} of C",
                 )
-            found[signature, path] = Recovery(label, row, own, source)
+            found[signature, path] = Recovery(label, row, _cite(findings, folder, row))
     return list(found.values())
+
+
+def _rows(findings: Findings, path: Path) -> list[dict[str, Any]]:
+    """The rows of one summary file; none, and a problem, when it is not one."""
+    from residuum.rtt.artefacts import read_file
+
+    try:
+        rows = read_file(path)
+    except DataError as error:
+        findings.shelf.broken(path, str(error).replace(f"{path}:", "").strip())
+        return []
+    if bad := misfit(rows, [_SUMMARY], "row"):
+        findings.shelf.broken(path, f"is not a summary of RTT: {bad}")
+        return []
+    return rows
+
+
+def _cite(findings: Findings, folder: Path, row: Mapping[str, Any]) -> str:
+    """File the sweep behind a row; the latest training of its model knows seed, data, versions and command."""
+    sweep, model = row["rtt_signature"], row["model_path"]
+    trained = findings.shelf.units("rtt-epoch", {"spec": dict})
+    own = [unit for unit in trained if Path(str(_settings(unit).get("model"))).name == Path(model).name]
+
+    def near(unit: Unit) -> tuple[bool, bool, str]:
+        # A training that was done before is not done again: its origin may be another sweep, or another way to the model.
+        return _settings(unit).get("rtt_signature") == sweep, _settings(unit).get("model") == model, unit.created
+
+    unit = max(own, key=near, default=None)
+    kept = (
+        "rtt_signature",
+        "acc_selection_rule",
+        "missing",
+        "dataset",
+        "unlearn_type",
+        "eval_split_ids",
+        "grid_size",
+        "label_variant",
+    )
+    return findings.shelf.cite(
+        "rtt", _label(row), findings.shelf.place(folder), created=_when(row), settings={key: row.get(key) for key in kept},
+        provenance=unit.provenance if unit else None, version=unit.version if unit else None,
+    )  # fmt: skip
+
+
+def _settings(unit: Unit) -> Mapping[str, Any]:
+    return unit.provenance.get("settings") or {}
 
 
 def section(findings: Findings) -> Section | None:
@@ -105,7 +137,7 @@ def section(findings: Findings) -> Section | None:
     ]
     options: dict[str, list[Any]] = {}
     for recovery in found:
-        options[_free(recovery.label, options)] = [curve(recovery), per_split(recovery), *_warnings(recovery)]
+        options[_free(recovery.label, options)] = [*_about(recovery), per_split(recovery)]
     blocks.append(Choice("rtt", "model", options))
     lead = (
         "Train on some of the forgotten facts and ask for the others. If the unlearned model (B) then knows as much as the "
@@ -156,25 +188,13 @@ def bars(found: list[Recovery]) -> Chart:
 
 
 def curve(recovery: Recovery) -> Chart:
-    """Accuracy against epochs of retraining: at each number of epochs every split shows its best learning rate."""
-    best: dict[str, dict[int, dict[int, float]]] = {}
-    for run in recovery.runs:
-        letter = _LETTERS.get(run["rtt_condition"], ("",))[0]
-        for epoch, accuracy in (run.get("forget_accs_local") or {}).items():
-            if letter and accuracy is not None:
-                at = best.setdefault(letter, {}).setdefault(int(epoch), {})
-                split = int(run["rtt_eval_split_id"])
-                at[split] = max(at.get(split, 0.0), float(accuracy))
-    series = []
-    for letter, colour in _LETTERS.values():
-        points = [
-            [epoch, rounded(sum(by.values()) / len(by)), None, None]
-            for epoch, by in sorted(best.get(letter, {}).items())
-        ]
-        if points:
-            series.append({"name": CONDITIONS[letter][0], "colour": colour, "points": points})
+    """Accuracy against epochs of retraining with bands: at each number of epochs every split shows its best learning rate."""
+    points: dict[str, list[Any]] = {letter: [] for letter in _LETTERS}
+    for letter, epochs, *numbers in recovery.row.get("curve") or []:
+        points.setdefault(letter, []).append([epochs, *(rounded(number) for number in numbers)])
     return Chart("recovery", "lines", f"{recovery.label}: recovery", {
-        "x": {"label": "epochs of retraining"}, "y": {"label": "accuracy on held-out facts", "min": 0, "max": 1}, "series": series,
+        "x": {"label": "epochs of retraining"}, "y": {"label": "accuracy on held-out facts", "min": 0, "max": 1},
+        "series": [{"name": CONDITIONS[letter][0], "colour": colour, "points": points[letter]} for letter, colour in _LETTERS.items() if points[letter]],
         "marks": [{"y": rounded(recovery.row["chance"]), "label": "chance"}] if recovery.row.get("chance") else [],
     })  # fmt: skip
 
@@ -183,11 +203,10 @@ def per_split(recovery: Recovery) -> Table:
     """The winner of every held-out split."""
     rows = []
     for letter in ("B", "C", "N"):
-        for split, best in sorted(
-            (recovery.row.get(f"best_per_v_{letter.lower()}") or {}).items(), key=lambda pair: int(pair[0])
-        ):
+        found = recovery.row.get(f"best_per_v_{letter.lower()}") or {}
+        for split, best in sorted(found.items(), key=lambda pair: str(pair[0]).zfill(6)):
             rows.append({
-                "condition": CONDITIONS[letter][0], "split": split, "accuracy": Value(best["acc"], source=recovery.source),
+                "condition": CONDITIONS[letter][0], "split": str(split), "accuracy": Value(best["acc"], source=recovery.source),
                 "loss": best["loss_type"], "lr": f"{best['lr']:g}", "epochs": best["epochs"], "runs": best["num_runs"],
             })  # fmt: skip
     columns = [Column("condition", "condition"), Column("split", "held-out split"), Column("accuracy", "accuracy"), Column("loss", "trained on"),
@@ -196,9 +215,8 @@ def per_split(recovery: Recovery) -> Table:
 
 
 _COLUMNS = [
-    Column("model", "model"), *(Column(name, label) for label, name in CONDITIONS.values()), Column("recovery_rate", "B / C"),
-    Column("gap_closed", "gap closed"), Column("recovery_above_chance", "above chance"), Column("recovery_above_naive", "above N"),
-    Column("recovery_rate_nested", "B / C, nested choice"), Column("status", "status"),
+    Column("model", "model"), *(Column(name, label) for label, name in CONDITIONS.values()), *(Column(name, label) for name, label in _RATES.items()),
+    Column("status", "status"),
 ]  # fmt: skip
 
 
@@ -236,9 +254,15 @@ def _when(row: Mapping[str, Any]) -> str | None:
     return f"{'-'.join(parts[:3])}T{':'.join(parts[3:])}" if len(parts) == 6 else None
 
 
-def _warnings(recovery: Recovery) -> list[Prose]:
+def _about(recovery: Recovery) -> list[Block]:
+    """What the numbers of one model rest on, what to mind, and its curve."""
+    runs = [recovery.row.get(f"num_runs_{letter}") for letter in ("b", "c")]
     found = recovery.row.get("warnings") or []
-    return [Prose([str(warning) for warning in found])] if found else []
+    return [
+        Prose(f"{runs[0]} trainings of B, {runs[1]} of C.", recovery.source),
+        *([Prose([str(warning) for warning in found])] if found else []),
+        *([curve(recovery)] if recovery.row.get("curve") else []),
+    ]
 
 
 def _free(label: str, taken: Mapping[str, Any]) -> str:

@@ -12,12 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from residuum.report.shapes import ENDS, MAYBE, MODEL, NUMBER, ORIGIN, misfit
 from residuum.report.shelf import Shelf
 
 SUMMARIES = ("summary.json", "*/summary.json", "*/uds/*/summary.json")
 _SPEED = ("engine", "batch_tokens", "max_memory", "s1_cache")
 """Settings that decide how long a run takes, not what comes out."""
 _PLAIN = {"mode": "layer", "patch_scope": "span", "metric": "logprob", "reference": "gt", "delta_threshold": 0.05}
+
+_SETTINGS = {"seed?": int, "patch?": {"layers?": [int]}}
+_SUMMARY = {
+    "avg_uds": MAYBE, "n_scored": int, "total_examples": int, "delta_threshold": NUMBER, "metric": str, "ci95?": ENDS,
+    "over_erased_share?": NUMBER, "models": ({str: MODEL, "unlearned": MODEL}, {str: MODEL, "model": MODEL}),
+    "settings": _SETTINGS, "uds_settings?": _SETTINGS, "provenance?": ORIGIN,
+}  # fmt: skip
+_EXAMPLE = {
+    "idx": int, "question": str, "prefix": str, "entity_text": str, "reference_text": str, "uds": MAYBE,
+    "ft_layers": list, "erased_layers": list, "full_score": MAYBE,
+}  # fmt: skip
+_PROFILE = {
+    "layer": int,
+    "ft_share": MAYBE,
+    **{f"{stage}_{part}": MAYBE for stage in ("s1", "s2") for part in ("delta", "low", "high")},
+}
 
 Floats = NDArray[np.float64]
 
@@ -96,51 +113,73 @@ class DepthRun:
             own.append("as published")
         return ", ".join(own)
 
-    @cached_property
+    @property
     def examples(self) -> list[dict[str, Any]]:
-        """Per example: texts, score, layers and deltas; empty, and a problem, when they cannot be read."""
-        lines = self.folder / "results_detailed.jsonl"
-        try:
-            if lines.is_file():
-                with lines.open(encoding="utf-8") as file:
-                    return [_slim(line) for line in file]
-            return list(json.loads((self.folder / "results.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            self.shelf.partial(self.shelf.place(self.folder), f"its examples cannot be read ({type(error).__name__})")
-            return []
+        """Per example: texts, score, layers and deltas; empty, and a problem, when they cannot be used."""
+        return self._read[0]
 
-    @cached_property
+    @property
+    def tables(self) -> tuple[Floats, Floats]:
+        """S1 and S2 as [example, layer]: deltas, or with metric em the EM; NaN where not computed."""
+        return self._read[1], self._read[2]
+
+    @property
     def layers(self) -> list[int]:
         """The layers that the lists of examples are over."""
-        chosen = (self.settings.get("patch") or {}).get("layers")
-        return list(chosen) if chosen else list(range(self.tables()[0].shape[-1] if self.examples else 0))
+        return self._chosen or list(range(self.tables[0].shape[1]))
+
+    @property
+    def _chosen(self) -> list[int]:
+        return (self.settings.get("patch") or {}).get("layers") or []
 
     @cached_property
     def profile(self) -> list[dict[str, Any]]:
-        """Mean deltas per layer with intervals."""
+        """Mean deltas per layer with intervals; from the examples where no file has them."""
         path = self.folder / "profile.json"
-        if path.is_file():
-            return self.shelf.json(path) or []
+        stored = self.shelf.json(path, [_PROFILE]) if path.is_file() else None
+        if stored is not None:
+            found: list[dict[str, Any]] = stored
+            return found
         from residuum.patching.depth import ExampleDepth, depth_profile
 
-        if not self.has_deltas:
+        if not self.has_deltas or not self.examples:
             return []
-        found = [
+        depths = [
             ExampleDepth(
                 e["idx"], e["uds"], e["ft_layers"], e["erased_layers"], e["full_score"], self.layers, [], [], e["s1_deltas"],
                 e["s2_deltas"],
             )
             for e in self.examples
         ]  # fmt: skip
-        return list(depth_profile(found, seed=self.seed))
+        return list(depth_profile(depths, seed=self.seed))
 
-    def tables(self) -> tuple[Floats, Floats]:
-        """S1 and S2 as [example, layer]: deltas, or with metric em the EM; NaN where not computed."""
-        what = "deltas" if self.has_deltas else "scores"
-        first, second = (
-            np.array([e[f"{stage}_{what}"] for e in self.examples], dtype=np.float64) for stage in ("s1", "s2")
-        )
-        return first, second
+    @cached_property
+    def _read(self) -> tuple[list[dict[str, Any]], Floats, Floats]:
+        """The examples, and their lists over layers as tables."""
+        try:
+            found = self._lines()
+            if bad := misfit(found, [_EXAMPLE], "examples"):
+                raise ValueError(bad)
+            what = "deltas" if self.has_deltas else "scores"
+            first, second = (
+                np.array([e.get(f"{stage}_{what}") for e in found], dtype=np.float64).reshape(len(found), -1)
+                for stage in ("s1", "s2")
+            )
+            if first.shape != second.shape or (found and self._chosen and first.shape[1] != len(self._chosen)):
+                raise ValueError("their lists are over different layers")
+        except (OSError, ValueError, TypeError) as error:
+            why = "torn" if isinstance(error, json.JSONDecodeError) else str(error)
+            self.shelf.partial(self.shelf.place(self.folder), f"its examples cannot be read: {why}")
+            return [], np.zeros((0, 0)), np.zeros((0, 0))
+        return found, first, second
+
+    def _lines(self) -> list[dict[str, Any]]:
+        lines = self.folder / "results_detailed.jsonl"
+        if not lines.is_file():
+            whole: list[dict[str, Any]] = json.loads((self.folder / "results.json").read_text(encoding="utf-8"))
+            return whole
+        with lines.open(encoding="utf-8") as file:
+            return [_slim(line) for line in file]
 
 
 def unlearned_of(summary: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -154,26 +193,20 @@ def read_depth_runs(shelf: Shelf) -> list[DepthRun]:
     """All UDS runs; of several with the same model, data and settings the latest."""
     latest: dict[str, tuple[tuple[bool, str], Path, Mapping[str, Any]]] = {}
     for path in shelf.glob(*SUMMARIES):
-        summary = shelf.json(path)
-        if not isinstance(summary, Mapping) or "avg_uds" not in summary:
+        summary = shelf.json(path, dict)
+        # Other parts have summaries too; beside examples it is ours.
+        if summary is None or not ("avg_uds" in summary or (path.parent / "results_detailed.jsonl").is_file()):
             continue
-        try:
-            settings = {
-                k: v for k, v in (summary.get("uds_settings") or summary["settings"]).items() if k not in _SPEED
-            }
-            origin = summary.get("provenance") or {}
-            key = json.dumps(
-                [identity(unlearned_of(summary)), settings, origin.get("data"), _references(summary)], sort_keys=True
-            )
-            # An evaluation leaves a copy of the same numbers without the lines that are quick to read.
-            stamp = ((path.parent / "results_detailed.jsonl").is_file(), str(origin.get("time") or ""))
-            if lacking := [
-                name for name in ("n_scored", "total_examples", "delta_threshold", "metric") if name not in summary
-            ]:
-                raise KeyError(lacking[0])
-        except (KeyError, TypeError, AttributeError) as error:
-            shelf.broken(path, f"is not the summary of a UDS run ({type(error).__name__}: {error})")
+        if bad := misfit(summary, _SUMMARY):
+            shelf.broken(path, f"is not the summary of a UDS run: {bad}")
             continue
+        settings = {k: v for k, v in (summary.get("uds_settings") or summary["settings"]).items() if k not in _SPEED}
+        origin = summary.get("provenance") or {}
+        key = json.dumps(
+            [identity(unlearned_of(summary)), settings, origin.get("data"), _references(summary)], sort_keys=True
+        )
+        # An evaluation leaves a copy of the same numbers without the lines that are quick to read.
+        stamp = ((path.parent / "results_detailed.jsonl").is_file(), str(origin.get("time") or ""))
         if key not in latest or stamp >= latest[key][0]:
             latest[key] = (stamp, path.parent, summary)
     _note_unfinished(shelf)

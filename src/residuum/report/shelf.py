@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import InputError, StoreError
+from residuum.report.shapes import ORIGIN, Shape, misfit
 from residuum.store.runs import Store, unit_files
 from residuum.store.units import Damaged, Unit, read_unit
 
@@ -65,10 +66,15 @@ class Shelf:
             self.roots += [root for root in (folder, *inside) if root not in self.roots]
         self.stores = [Store(root) for root in self.roots]
 
-    def units(self, kind: str) -> list[Unit]:
-        """Whole units of a kind in all stores, oldest first; one that lies in two stores counts once."""
+    def units(self, kind: str, shape: Mapping[str, Shape]) -> list[Unit]:
+        """Whole units of a kind in all stores, oldest first; one that lies in two stores counts once.
+
+        Args:
+            kind: of their tasks.
+            shape: of ``spec`` and ``value``; units of another one are problems.
+        """
         if kind not in self._units:
-            found = {unit.task.key: unit for store in self.stores for unit in self._read(store, kind)}
+            found = {unit.task.key: unit for store in self.stores for unit in self._read(store, kind, shape)}
             self._units[kind] = sorted(found.values(), key=lambda unit: (unit.created, unit.task.key))
         return self._units[kind]
 
@@ -81,13 +87,17 @@ class Shelf:
         found = {(root, path) for root in self.roots for pattern in patterns for path in root.glob(pattern)}
         return sorted({path for root, path in found if "archive" not in path.relative_to(root).parts})
 
-    def json(self, path: Path) -> Any:
-        """The content of a JSON file; None, and a problem, when it cannot be read."""
+    def json(self, path: Path, shape: Shape = object) -> Any:
+        """The content of a JSON file; None, and a problem, when it cannot be read or has another shape."""
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             self.broken(path, f"cannot be read ({_reason(error)})")
             return None
+        if bad := misfit(content, shape):
+            self.broken(path, f"is not what it should be: {bad}")
+            return None
+        return content
 
     def broken(self, path: Path, what: str) -> None:
         """Note a file that is skipped."""
@@ -143,11 +153,16 @@ class Shelf:
             for path in sorted((store.root / "units").glob("*/*/*.json.broken")):
                 self.broken(path, "was damaged and set aside earlier; run its command again to make it anew")
 
-    def _read(self, store: Store, kind: str) -> Iterator[Unit]:
+    def _read(self, store: Store, kind: str, shape: Mapping[str, Shape]) -> Iterator[Unit]:
         for folder in store.folders(kind):
             for path in sorted(Path(entry.path) for entry in unit_files(folder)):
                 try:
-                    yield read_unit(path)
+                    unit = read_unit(path)
+                    whole = {"spec": unit.task.spec, "value": unit.value, "provenance": unit.provenance}
+                    if bad := misfit(whole, {**shape, "provenance": ORIGIN}):
+                        self.broken(path, f"is not what a unit of {kind} should be: {bad}")
+                    else:
+                        yield unit
                 except FileNotFoundError:
                     continue
                 except Damaged as damage:

@@ -9,11 +9,18 @@ from typing import Any
 from residuum.report.blocks import Chart, Choice, Column, Prose, Section, Table, rounded
 from residuum.report.findings import Findings
 from residuum.report.probes import MOST_TEXTS, probe_blocks
+from residuum.report.shapes import ENDS, MAYBE
 from residuum.store.hashing import content_hash
 from residuum.store.units import Unit
 
 COHERENT = 70
 """Least mean coherence of a run that is shown as the best."""
+_RUN = {"layers": [int], "coefficients": [int | float]}
+_ITEM = {"question_id": str | int, "question": str, "response": str, "trait": {"score": MAYBE}}
+_STEER: dict[str, Any] = {
+    "spec": {"experiment": str, "trait": str, "context": {"model": {"name": str}}, "run": (type(None), _RUN)},
+    "value": {"result": {"trait_mean?": MAYBE, "coherence_mean?": MAYBE, "ci95?": ENDS}, "items": [_ITEM]},
+}
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,12 @@ def section(findings: Findings) -> Section | None:
 
 
 def read_traits(findings: Findings) -> list[Trait]:
-    """Steering runs by trait and context; the context is named when a trait has several."""
+    """Steering runs by trait, root folder and context; the last two are told apart when a trait has several."""
     groups: dict[tuple[str, str, str], list[Unit]] = {}
-    for unit in findings.shelf.units("steer"):
+    for unit in findings.shelf.units("steer", _STEER):
         spec = unit.task.spec
-        groups.setdefault((spec["experiment"], spec["trait"], content_hash(spec["context"])[:8]), []).append(unit)
+        context = content_hash([spec.get("root"), spec["context"]])[:8]
+        groups.setdefault((spec["experiment"], spec["trait"], context), []).append(unit)
     found = []
     for (experiment, trait, context), units in groups.items():
         model = units[0].task.spec["context"]["model"]["name"]

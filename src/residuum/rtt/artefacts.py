@@ -60,9 +60,10 @@ SUMMARY_FIELDS = (
     " retain_acc_unlearn_rtt retain_acc_baseline_rtt ci_low ci_high forget_acc_unlearn_rtt_nested"
     " forget_acc_baseline_rtt_nested recovery_rate_nested recovery_above_chance forget_acc_naive"
     " forget_acc_naive_rtt forget_acc_naive_rtt_global forget_acc_naive_rtt_nested best_per_v_n recovery_above_naive"
-    " forget_acc_baseline_all chance missing warnings"
+    " forget_acc_baseline_all chance missing warnings curve"
 ).split()
-"""Fields of a summary: those of the fork in its order, then ours. ``ci_low`` and ``ci_high`` are JSON by field."""
+"""Fields of a summary: those of the fork in its order, then ours. ``ci_low`` and ``ci_high`` are JSON by field, ``curve``
+is a list of condition, epochs, accuracy and the ends of its interval."""
 
 TEXT_FIELDS = frozenset(
     "run_id rtt_signature time start_time model_path model_id dataset loss_type unlearn_type base_model label_variant"
@@ -123,18 +124,26 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: a file is not CSV.
     """
+    return [row for path in sorted(folder.glob("*.csv")) for row in read_file(path)]
+
+
+def read_file(path: Path) -> list[dict[str, Any]]:
+    """The rows of one CSV file; see `read_rows`.
+
+    Raises:
+        DataError: it is not CSV.
+    """
     rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.csv")):
-        try:
-            with path.open(encoding="utf-8", newline="") as file, _large_cells():
-                for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
-                    if None in row or None in row.values():
-                        raise DataError("has more or fewer cells than the header", path=path, line=line)
-                    rows.append({
-                        name: (cell or None) if name in TEXT_FIELDS else read_cell(cell) for name, cell in row.items()
-                    })  # fmt: skip
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"is not a CSV file: {error}", path=path) from None
+    try:
+        with path.open(encoding="utf-8", newline="") as file, _large_cells():
+            for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
+                if None in row or None in row.values():
+                    raise DataError("has more or fewer cells than the header", path=path, line=line)
+                rows.append({
+                    name: (cell or None) if name in TEXT_FIELDS else read_cell(cell) for name, cell in row.items()
+                })  # fmt: skip
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"is not a CSV file: {error}", path=path) from None
     return rows
 
 

@@ -232,9 +232,9 @@ class Engine:
         """The model with the weights of a start; whatever the block does to them is undone before the next use."""
         if self._start is not start:
             self._release()
-            self._handle = self._open(start)
-            self._start = start
-            self._weights = {n: t.detach().to("cpu", copy=True) for n, t in self._handle.lm.model.state_dict().items()}
+            handle = self._open(start)
+            self._weights = {n: t.detach().to("cpu", copy=True) for n, t in handle.lm.model.state_dict().items()}
+            self._start, self._handle = start, handle  # last: what could not be read is not held
         assert self._handle is not None
         lm = self._handle.lm
         with torch.no_grad():

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.errors import InputError, PartlyFailed, UsageError
+from residuum.errors import InputError, PartlyFailed, ResiduumError, UsageError
 from residuum.folders import runs_folder
 from residuum.processes import worker_pool
 from residuum.rtt.config import RttConfig, read_config
-from residuum.rtt.facts import Facts, load_mcq_facts
+from residuum.rtt.facts import Facts, McqFacts, load_mcq_facts
 from residuum.rtt.overlap import overlap_warnings
 from residuum.rtt.plan import Plan, make_plan
 from residuum.rtt.results import Finding, Results
 from residuum.rtt.settings import merge, read_toml
+from residuum.rtt.views import write_files
 from residuum.store import Store
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class RttResult:
     """What went wrong, by piece of work."""
     controls: Finding | None = None
     """C and N alone, when there is no unlearned model."""
+
+    @property
+    def all_findings(self) -> list[Finding]:
+        """The findings, or the controls alone."""
+        return [*self.findings, *([] if self.controls is None else [self.controls])]
 
 
 def run_rtt(
@@ -79,7 +85,19 @@ def plan_rtt(config: str | Path | Mapping[str, Any] | None = None, *, draft: boo
     whole = read_config(_embedded(settings, draft=draft))
     if settings.get("conditions") is not None and "N" in whole.conditions and whole.naive_model is None:
         raise UsageError("N was asked for, and there is no model that never saw the facts: give --naive-model.")
-    return _plan(whole)
+    facts = load_facts(whole)
+    for name in _IGNORED[isinstance(facts, McqFacts)]:
+        if settings.get(name) is not None:
+            kind = "multiple choices" if isinstance(facts, McqFacts) else "free answers"
+            raise UsageError(f"{name} has no meaning here: {facts.name} has {kind}.\n  Leave it out.")
+    return _plan(whole, facts)
+
+
+_IGNORED = {
+    True: ("num_total_splits", "rows_per_author", "prompt_format", "right"),
+    False: ("label_variant", "k_shot", "max_seq_len", "forget_files", "retain_files", "val_retain_files"),
+}
+"""Settings that say nothing about facts with choices, and about those without."""
 
 
 def execute(plan: Plan, store: Store) -> RttResult:
@@ -89,8 +107,8 @@ def execute(plan: Plan, store: Store) -> RttResult:
         warnings.warn(sentence, RttWarning, stacklevel=2)
     failures = _work(plan, store)
     results = Results(plan, store)
-    files = results.write()
     findings = results.findings()
+    files = write_files(results, findings)
     for finding in findings:
         for sentence in finding.warnings:
             warnings.warn(f"{finding.start.label}: {sentence}", RttWarning, stacklevel=2)
@@ -100,17 +118,20 @@ def execute(plan: Plan, store: Store) -> RttResult:
 
 
 def check_failures(result: RttResult) -> None:
-    """Raise when some of the work failed.
+    """Raise when work failed.
 
     Raises:
-        PartlyFailed: names the first failure.
+        PartlyFailed: some of A, B, C and N has a number; names the first failure.
+        ResiduumError: none has.
     """
-    if result.failures:
-        name, reason = next(iter(result.failures.items()))
-        raise PartlyFailed(
-            f"{len(result.failures)} pieces of work failed, everything else is done; first {name}: {reason}\n"
-            f"  All of them are in {result.plan.config.results_dir / ERROR_LOG}."
-        )
+    if not result.failures:
+        return
+    name, reason = next(iter(result.failures.items()))
+    found = any(finding.summary.has_numbers for finding in result.all_findings)
+    raise (PartlyFailed if found else ResiduumError)(
+        f"{len(result.failures)} pieces of work failed, {'everything else is done' if found else 'nothing was found'};"
+        f" first {name}: {reason}\n  All of them are in {result.plan.config.results_dir / ERROR_LOG}."
+    )
 
 
 ERROR_LOG = "pipeline_error.log"
@@ -179,8 +200,7 @@ def _stand_ins(world: Birthdays, seed: int) -> dict[str, Any]:
     }
 
 
-def _plan(config: RttConfig) -> Plan:
-    facts = load_facts(config)
+def _plan(config: RttConfig, facts: Facts) -> Plan:
     if not config.unlearn and not config.unlearned and {"A", "B"} & set(config.conditions):
         raise UsageError(
             "there is no unlearned model: give --unlearn-types to make some, or --unlearned with checkpoints.\n"
@@ -214,7 +234,7 @@ def work_alone(config: RttConfig, root: Path) -> None:
     """What a process of its own does for a sweep: its share of the work, without views."""
     from residuum.rtt.engine import Engine
 
-    Engine(_plan(config), Store(root)).work(title=None)
+    Engine(_plan(config, load_facts(config)), Store(root)).work(title=None)
 
 
 def _check_base(engine: Any, plan: Plan, store: Store) -> None:

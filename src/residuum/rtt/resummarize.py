@@ -99,7 +99,7 @@ def _summary(
     evidence = Evidence(
         eval_split_ids=wanted, base=base, unlearned=unlearned, unlearned_runs=runs[UNLEARNED], base_runs=runs[BASE],
         naive_runs=runs[NAIVE], grid_size=max(sizes) if sizes else _cells(runs.values()), epochs_lst=expand or None,
-        chance=guess,
+        chance=guess, asked=_asked(group),
     )  # fmt: skip
     summary = summarize(evidence, missing=missing, rule=rule, include_epoch0=include_epoch0)
     same = [one for one in models if _names(one) == _names(row) and one.get("unlearn_type") not in _CONTROLS]
@@ -117,6 +117,13 @@ def _summary(
         "retain_acc_unlearn": row.get("retain_acc_mean"),
         "warnings": cautions(summary, items=None),
     }
+
+
+def _asked(group: Sequence[Row]) -> set[str]:
+    """The conditions that our rows say were to be there; B and C where nobody says so."""
+    settings = [run["hydra_dict"] for run in group if isinstance(run.get("hydra_dict"), dict)]
+    told = {letter for known in settings for letter in known.get("conditions") or ()}
+    return told - (set() if any(known.get("naive_model") for known in settings) else {"N"}) or {"B", "C"}
 
 
 def _names(row: Row) -> tuple[Any, Any]:

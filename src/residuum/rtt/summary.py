@@ -8,7 +8,7 @@ B / C alone reads high: a model at chance already scores chance / C.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
@@ -49,6 +49,8 @@ class Evidence:
     epochs_lst: Sequence[int] | None = None
     """What an expanding run stands for."""
     chance: float = 0.25
+    asked: Collection[str] = ("B", "C")
+    """Which of A, B, C and N there should be; another one that is not there is not missing."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,14 @@ class Summary:
     chance: float
     grid_size: int
     status: str
-    """complete, partial_grid (a V run lacks cells), partial_splits, no_b or no_c."""
+    """complete, partial_grid (a V run lacks cells), partial_splits, or no_a, no_b, no_c, no_n for what was asked for."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether anything beside the base has an accuracy."""
+        return any(
+            known is not None for known in (self.unlearned, *(part.accuracy for part in (self.b, self.c, self.n)))
+        )
 
     @property
     def recovery_rate(self) -> float | None:
@@ -216,7 +225,16 @@ def summarize(
         n=n,
         chance=evidence.chance,
         grid_size=evidence.grid_size,
-        status=_status(b, c, n, whole=whole, grid_size=evidence.grid_size),
+        status=_status(
+            [
+                letter
+                for letter, known in zip("ABCN", (before[1], *grids), strict=True)
+                if letter in evidence.asked and not known
+            ],
+            [len(cells) for grid in grids for cells in grid.values()],
+            whole=whole,
+            grid_size=evidence.grid_size,
+        ),
     )
 
 
@@ -232,12 +250,10 @@ def above(part: float | None, whole: float | None, floor: float | None) -> float
     return ratio(part - floor, whole - floor)
 
 
-def _status(b: Condition, c: Condition, n: Condition, *, whole: bool, grid_size: int) -> str:
-    if not b.grid:
-        return "no_b"
-    if not c.grid:
-        return "no_c"
+def _status(absent: Sequence[str], cells: Sequence[int], *, whole: bool, grid_size: int) -> str:
+    """What is missing first: a condition, a V run of one, or cells of a V run."""
+    if absent:
+        return f"no_{absent[0].lower()}"
     if not whole:
         return "partial_splits"
-    counts = [len(cells) for condition in (b, c, n) for cells in condition.grid.values()]
-    return "partial_grid" if min(counts) < grid_size else "complete"
+    return "partial_grid" if min(cells, default=grid_size) < grid_size else "complete"

@@ -6,6 +6,7 @@ by a kill: what is saved is whole, and what is not is done again.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Bench:
     """Most settings in one batch; None: all."""
     force: bool = False
     """Make finished runs again."""
+    keep_previous: bool = False
+    """Keep what a forced run replaces beside it, as ``.json.prev``."""
 
     @cached_property
     def context(self) -> dict[str, Any]:
@@ -65,15 +68,15 @@ class Bench:
 
     def task(self, setting: Setting | None) -> Task:
         """The task of a setting, or of the baseline."""
-        return run_task(self.results.experiment.name, self.results.trait, self.context, setting)
+        return run_task(self.results.place, self.context, setting)
 
     def find(self, setting: Setting | None) -> Unit | None:
         """The finished run of a setting, whatever came of it."""
         return self.results.store.get(self.task(setting))
 
     def baseline(self) -> Unit:
-        """The unsteered answers of this context, made once."""
-        return self.run([None])[0]
+        """The unsteered answers of this context, made when they are missing."""
+        return self.run([None], force=False)[0]
 
     def run(
         self,
@@ -137,6 +140,9 @@ class Bench:
                 if not judged and before is not None and before.value["status"] == "ok":
                     continue  # a forced run without a judgement is no reason to lose a finished one
                 value = self._value(setting, answers[i], notes[i], None if before is None else before.value["created"])
+                if self.keep_previous and i in fresh and before is not None:
+                    path = self.results.store.path(before.task)
+                    shutil.copy2(path, path.with_name(f"{path.name}.prev"))
                 units.append(self._save(setting, value))
         return units
 

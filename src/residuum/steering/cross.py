@@ -30,7 +30,7 @@ def judge_across(bench: Bench, run: Unit | None, baseline: Unit, traits: Sequenc
     for trait in traits:
         template = _template(bench, trait)
         spec = {
-            "experiment": bench.results.experiment.name, "trait": bench.results.trait,
+            **bench.results.place,
             "run_id": run.task.key[:16], "run": run.task.key, "judged_trait": trait, "prompt": content_hash(template),
         }  # fmt: skip
         task = Task(CROSS_KIND, spec)

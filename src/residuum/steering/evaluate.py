@@ -6,26 +6,24 @@ Checks come in the order arguments, files, prompts, judge, model, so that the ch
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from residuum.errors import Unavailable
 from residuum.folders import runs_folder
 from residuum.steering.bench import Bench
-from residuum.steering.config import DEFAULT_COEFFICIENT, TINY, EvaluateConfig
+from residuum.steering.config import EvaluateConfig
 from residuum.steering.cross import judge_across
 from residuum.steering.experiments import Experiment
 from residuum.steering.judge.base import JudgeOptions
 from residuum.steering.judge.panel import Panel
 from residuum.steering.outcome import best_row, classification_layer, outcome, run_controls, summarize_best
-from residuum.steering.plan import Plan, check_fit, make_plan
+from residuum.steering.plan import Plan, fit, make_plan
 from residuum.steering.results import Results
-from residuum.steering.search import Search, best_step, new_search
-from residuum.steering.settings import Setting
 from residuum.steering.traits import SteeringWarning
-from residuum.steering.vectors import Vector
+from residuum.steering.trials import OnStep, Trials
 from residuum.store import Store, Unit
 
 if TYPE_CHECKING:
@@ -35,18 +33,6 @@ if TYPE_CHECKING:
 BROKEN = 50.0
 """Below this coherence a trait score means little."""
 NORM_QUESTIONS = 3
-OnStep = Callable[[dict[str, Any]], None]
-
-
-@dataclass
-class Candidate:
-    """One layer, or all at once, on its way to a coefficient."""
-
-    label: str
-    make: Callable[[float], Setting]
-    search: Search
-    units: list[Unit]
-    failed: bool = False
 
 
 def evaluate(
@@ -63,6 +49,7 @@ def evaluate(
     runs: Path | None = None,
     fresh: bool = False,
     force: bool = False,
+    keep_previous: bool = False,
     load_options: Mapping[str, Any] | None = None,
     on_step: OnStep = lambda _: None,
 ) -> dict[str, Any]:
@@ -81,6 +68,7 @@ def evaluate(
         runs: root of the run store.
         fresh: archive earlier runs of this trait first.
         force: make finished runs again.
+        keep_previous: keep what a forced run replaces beside it, as ``.json.prev``.
         load_options: dtype, device, attn of ``load``.
         on_step: told about every finished run.
 
@@ -105,8 +93,9 @@ def evaluate(
         from residuum.models.handles import ModelHandle
 
         handle = ModelHandle(model or experiment.model(None), **(load_options or {}))
-        check_fit(plan, handle)
-        return _Evaluation(plan, results, panel, handle, force=force, on_step=on_step).run()
+        return _Evaluation(
+            fit(plan, handle), results, panel, handle, force=force, keep_previous=keep_previous, on_step=on_step
+        ).run()
     finally:
         if panel is not judge:
             panel.close()
@@ -121,21 +110,23 @@ class _Evaluation:
     """One evaluation from the loaded model on."""
 
     def __init__(
-        self, plan: Plan, results: Results, panel: Panel, handle: ModelHandle, *, force: bool, on_step: OnStep
-    ) -> None:
+        self, plan: Plan, results: Results, panel: Panel, handle: ModelHandle,
+        *, force: bool, keep_previous: bool, on_step: OnStep,
+    ) -> None:  # fmt: skip
         self.plan, self.config, self.results, self.on_step = plan, plan.config, results, on_step
         generation = _settled(plan, handle)
         self.bench = Bench(
             results, handle, plan.prompts, plan.questions, generation, panel, plan.coherence_prompt,
             norms=_norms(plan, handle, generation), vector_source=plan.foreign,
             split="search" if plan.config.holdout else None, together=plan.config.batch_layers, force=force,
+            keep_previous=keep_previous,
         )  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """Baseline, search or fixed coefficients, report, controls, other traits."""
         self.results.sync(prompts=self.plan.prompts)
         baseline = self._baseline(self.bench)
-        rows = self._search() if self.config.searching else self._fixed()
+        rows = Trials(self.plan, self.bench, self.on_step).run()
         best = best_row([row for row in rows if row["status"] == "ok"], self.config.search)
         report = self._report_bench()
         final = self._report(report, rows, best)
@@ -146,7 +137,7 @@ class _Evaluation:
         if best is not None and self.config.also_judge:
             cross = judge_across(report, final, report.baseline(), self.config.also_judge)
         view = self.results.sync(prompts=self.plan.prompts)
-        self._warn_of_breakdown(best)
+        self._warn_of_breakdown(rows, best)
         summary = None
         if best is not None and final is not None:
             summary = summarize_best(report, final, best, controls, self.config)
@@ -157,13 +148,13 @@ class _Evaluation:
             "baseline": baseline.value["result"] if report is self.bench else report.baseline().value["result"],
             "layers": [_plain(row) for row in rows], "best": summary,
             "controls": controls, "cross": cross, "best_classification_layer": classification_layer(self.plan),
-            "tried": len(self.plan.vectors), "notes": list(self.plan.notes), "runs": len(view["runs"]),
+            "tried": len(self.plan.vectors), "notes": self.plan.notes, "runs": len(view["runs"]),
             "failed": _failed(rows, controls, cross),
         }  # fmt: skip
 
     def _baseline(self, bench: Bench) -> Unit:
         """The unsteered answers; a judge that cannot rate them cannot rate anything."""
-        unit = bench.baseline()
+        (unit,) = bench.run([None])
         if unit.value["status"] != "ok":
             statuses = sorted({item[kind]["status"] for item in unit.value["items"] for kind in ("trait", "coherence")})
             scored = unit.value["result"]["n"]
@@ -173,103 +164,6 @@ class _Evaluation:
             )
         self.on_step({"label": "baseline", **unit.value["result"], "status": "ok"})
         return unit
-
-    # Coefficients
-
-    def _search(self) -> list[dict[str, Any]]:
-        """All candidates step together: each step is one batch."""
-        candidates = self._candidates()
-        while active := [c for c in candidates if not c.failed and c.search.propose() is not None]:
-            settings = [c.make(c.search.propose() or 0.0) for c in active]
-            units = self.bench.run(settings)
-            if failed := [s for s, unit in zip(settings, units, strict=True) if unit.value["status"] != "ok"]:
-                again = dict(zip(map(id, failed), self.bench.run(failed, force=False), strict=True))
-                units = [again.get(id(s), unit) for s, unit in zip(settings, units, strict=True)]
-            for candidate, setting, unit in zip(active, settings, units, strict=True):
-                self._record(candidate, setting, unit)
-        return [self._finish(candidate) for candidate in candidates]
-
-    def _candidates(self) -> list[Candidate]:
-        vectors, config = self.plan.vectors, self.config.search
-        if self.config.multi_layer:
-            base = [self._base(v) / len(vectors) for v in vectors]
-
-            def all_at_once(scale: float) -> Setting:
-                return self.plan.setting(vectors, [scale * b for b in base])
-
-            layers = "_".join(str(v.layer) for v in vectors)
-            return [Candidate(f"L{layers}", all_at_once, new_search(config), [])]
-
-        def alone(vector: Vector) -> Callable[[float], Setting]:
-            return lambda scale: self.plan.setting([vector], [scale * self._base(vector)])
-
-        return [Candidate(f"L{v.layer}", alone(v), new_search(config), []) for v in vectors]
-
-    def _base(self, vector: Vector) -> float:
-        """The coefficient at which the push is as long as the activation."""
-        return self.bench.norms[vector.layer] / vector.norm
-
-    def _record(self, candidate: Candidate, setting: Setting, unit: Unit) -> None:
-        result, threshold = unit.value["result"], self.config.search.min_coherence
-        if unit.value["status"] != "ok":
-            candidate.failed = True
-            self.on_step({"label": setting.label, **result, "status": unit.value["status"]})
-            return
-        candidate.units.append(unit)
-        candidate.search.record(result["trait_mean"], result["coherence_mean"])
-        step = candidate.search.steps[-1]
-        self.on_step({
-            "label": candidate.label, "step": len(candidate.search.steps), "coefficients": setting.coefficients,
-            "relative": unit.value["relative_coefficients"], **result, "status": "ok",
-            "coherent": step.coherent(threshold), "starred": step.starred(self.config.search),
-        })  # fmt: skip
-
-    def _finish(self, candidate: Candidate) -> dict[str, Any]:
-        """Mark every step of a search, and the best of them, in their runs."""
-        steps = candidate.search.steps
-        row: dict[str, Any] = {
-            "label": candidate.label,
-            "status": "judge_failed" if candidate.failed else "ok",
-            "steps": [],
-        }
-        if not steps:
-            return {**row, "status": "judge_failed", "best": None}
-        best, met = best_step(steps, self.config.search)
-        notes = [
-            {"search": {"step": i + 1, "best": i == best, "threshold_met": met if i == best else step.coherent(self.config.search.min_coherence)}}
-            for i, step in enumerate(steps)
-        ]  # fmt: skip
-        settings = [candidate.make(step.scale) for step in steps]
-        units = self.bench.run(settings, notes=notes, force=False)
-        row["steps"] = [
-            {"scale": step.scale, **outcome(setting, unit)}
-            for step, setting, unit in zip(steps, settings, units, strict=True)
-        ]
-        return {**row, "best": best, "threshold_met": met, "setting": settings[best], "unit": units[best]}
-
-    def _fixed(self) -> list[dict[str, Any]]:
-        """The coefficients given, all in one batch."""
-        settings = self.plan.settings()
-        if self.config.coefficients is None and self.config.operator == "add":
-            base = min(self._base(vector) for vector in self.plan.vectors)
-            if base * TINY > DEFAULT_COEFFICIENT:
-                _warn(f"the default coefficient {DEFAULT_COEFFICIENT:g} is tiny here: base_coef is {base:.3g} or more.")
-        units = self.bench.run(settings)
-        rows = []
-        for setting, unit in zip(settings, units, strict=True):
-            status, result = unit.value["status"], unit.value["result"]
-            self.on_step({
-                "label": setting.label, "coefficients": setting.coefficients,
-                "relative": unit.value["relative_coefficients"], **result, "status": status,
-            })  # fmt: skip
-            met = status == "ok" and result["coherence_mean"] >= self.config.search.min_coherence
-            rows.append({
-                "label": setting.label, "status": status, "steps": [outcome(setting, unit)], "best": 0,
-                "threshold_met": met, "setting": setting, "unit": unit,
-            })  # fmt: skip
-        return rows
-
-    # What is reported
 
     def _report_bench(self) -> Bench:
         if not self.config.holdout:
@@ -287,15 +181,21 @@ class _Evaluation:
             row["reported_unit"] = unit
         return best["reported_unit"] if best else None
 
-    def _warn_of_breakdown(self, best: dict[str, Any] | None) -> None:
-        if best is None:
-            return
-        coherence = best["unit"].value["result"].get("coherence_mean")
-        if coherence is not None and coherence < BROKEN:
+    def _warn_of_breakdown(self, rows: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> None:
+        """Trait scores of broken text mean little, whether they are the best or only on the way to it."""
+        runs = [
+            (row, step) for row in rows for step in (*row["steps"], *([row["reported"]] if "reported" in row else []))
+        ]
+        broken = [(row, run) for row, run in runs if run.get("coherence_mean", BROKEN) < BROKEN]
+        if broken:
+            row, lowest = min(broken, key=lambda pair: pair[1]["coherence_mean"])
+            shown = [] if best is None else [best["steps"][best["best"]], best.get("reported")]
             _warn(
-                f"the coherence of {best['label']} is {coherence:.0f}: below {BROKEN:g} the trait score means little."
+                f"coherence falls below {BROKEN:g} in {len(broken)} of {len(runs)} runs, to {lowest['coherence_mean']:.0f} in "
+                f"{row['label']}: their trait scores mean little."
+                + (" The best run is one of them." if any(run in shown for _, run in broken) else "")
             )
-        elif not best["threshold_met"]:
+        if best is not None and not best["threshold_met"]:
             _warn(
                 f"no setting keeps a coherence of {self.config.search.min_coherence:g}; the most coherent one is shown."
             )

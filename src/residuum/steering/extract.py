@@ -25,7 +25,7 @@ from residuum.steering.positions import Position
 from residuum.steering.quality import combined_scores, pair_agreement, quality
 from residuum.steering.responses import Response, respond, write_responses
 from residuum.steering.traits import load_scenarios
-from residuum.steering.vectors import METADATA, Vector, read_metadata, write_vectors
+from residuum.steering.vectors import METADATA, Vector, read_metadata, read_quality, write_vectors
 from residuum.store.atomic import write_json
 from residuum.store.hashing import content_hash
 from residuum.store.origin import provenance
@@ -263,7 +263,7 @@ def _write_method(
 def _finished(home: Path, position: Position, config: ExtractConfig, identity: str) -> list[dict[str, Any]] | None:
     """The quality table of an extraction of the same content, if all its vectors are there."""
     base = home / "vectors" / position.folder
-    table = read_metadata(base / "quality.json")
+    table = read_quality(base / "quality.json")
     whole = all(
         read_metadata(base / component / method / METADATA).get("identity") == identity
         for component in config.components

@@ -14,7 +14,7 @@ from residuum.steering.plan import Plan
 from residuum.steering.search import SearchConfig, Step, best_step
 from residuum.steering.settings import Setting, significant
 from residuum.steering.summary import against_baseline
-from residuum.steering.vectors import Vector, read_metadata
+from residuum.steering.vectors import Vector, read_quality
 from residuum.store import Unit
 
 
@@ -83,7 +83,7 @@ def classification_layer(plan: Plan) -> int | None:
     path = next(iter(plan.vector_set.files.values())).parents[2] / "quality.json"
     rows = [
         row
-        for row in read_metadata(path).get("rows", [])
+        for row in read_quality(path)["rows"]
         if (row["method"], row["component"]) == (plan.config.method, plan.config.component)
         and row["combined"] is not None
     ]

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from residuum.errors import DataError, ModelError, UsageError
 from residuum.steering.config import DEFAULT_COEFFICIENT, EvaluateConfig
@@ -47,7 +47,14 @@ class Plan:
     """Those that the result is reported on; the same without a holdout."""
     vectors: tuple[Vector, ...]
     vector_set: VectorSet
-    notes: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Layers that a range or ``all`` means and that cannot be steered."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What its reader should know."""
+        negative = self.prompts.direction == self.config.search.direction == "negative"
+        return [*self.left_out, *([f"{self.prompts.path.name} asks for the negative direction"] if negative else [])]
 
     @property
     def foreign(self) -> str | None:
@@ -68,6 +75,22 @@ class Plan:
                 )
             return [self.setting(self.vectors, coefficients * count if len(coefficients) == 1 else coefficients)]
         return [self.setting((vector,), (c,)) for vector in self.vectors for c in coefficients]
+
+    @property
+    def candidates(self) -> list[tuple[Vector, ...]]:
+        """What gets a coefficient of its own in a search: every layer, or all layers together."""
+        return [self.vectors] if self.config.multi_layer else [(vector,) for vector in self.vectors]
+
+    def check(self) -> None:
+        """Make sure that layers and coefficients go together.
+
+        Raises:
+            UsageError: there are too many coefficients, or too few.
+        """
+        if not self.config.searching:
+            self.settings()
+        if self.config.multi_layer and len(self.vectors) == 1:
+            _warn("--multi-layer with a single layer steers that layer alone.")
 
     def setting(self, vectors: Sequence[Vector], coefficients: Sequence[float]) -> Setting:
         """Vectors and coefficients with everything else as configured."""
@@ -110,25 +133,19 @@ def make_plan(
         Experiment(experiment.root, from_experiment).extraction(from_trait), config.method, config.component,
         position=config.vector_position, variant=config.vector_model, prefer=_preferred(experiment, from_experiment),
     )  # fmt: skip
-    selection = select_layers(config.layers, found.num_layers, found.files.keys())
-    vectors = _read_vectors(found, selection.layers, source, config)
-    notes = list(selection.notes)
-    if config.multi_layer and len(vectors) == 1:
-        _warn("--multi-layer with a single layer steers that layer alone.")
+    vectors, left_out = _choose_vectors(found, found.num_layers, source, config)
     trait = trait or from_trait
     prompts = _read_prompts(experiment, trait, prompts_file, config)
     if prompts.direction == "negative" and config.search.direction == "positive":
         config = replace(config, search=replace(config.search, direction="negative"))
-        notes.append(f"{prompts.path.name} asks for the negative direction")
     questions, reported = split_questions(prompts.questions, config.subset, config.holdout)
     for other in config.also_judge:
         _read_prompts(experiment, other, None, config, overlap=False)
     plan = Plan(
         experiment, trait, source, config, prompts, prompts.coherence_prompt or COHERENCE, questions, reported,
-        tuple(vectors), found, tuple(notes),
+        vectors, found, left_out,
     )  # fmt: skip
-    if not config.searching:
-        plan.settings()  # so that a wrong number of coefficients shows now
+    plan.check()
     return plan
 
 
@@ -149,12 +166,15 @@ def split_questions(
     return used[:-kept], used[-kept:]
 
 
-def check_fit(plan: Plan, handle: ModelHandle) -> None:
-    """Make sure that the vectors can be added to a model, without reading its weights.
+def fit(plan: Plan, handle: ModelHandle) -> Plan:
+    """The plan for the layers that a model has; its weights are not read.
+
+    Ranges, percentages and ``all`` were read for the model that the vectors come from; here they are read for the one
+    that is steered.
 
     Raises:
         ModelError: another hidden size.
-        UsageError: a layer that the model lacks.
+        UsageError: a layer named by its number that the model lacks, or no layer is left.
     """
     model = handle.config().get_text_config()
     size = len(plan.vectors[0].values)
@@ -163,11 +183,10 @@ def check_fit(plan: Plan, handle: ModelHandle) -> None:
             f"the vectors of {plan.source} have {size} numbers, but {handle.name} has a hidden size of {model.hidden_size}.\n"
             "  They were extracted from another model."
         )
-    layers = [vector.layer for vector in plan.vectors]
-    if max(layers) >= model.num_hidden_layers:
-        raise UsageError(
-            f"layer {max(layers)} does not exist; {handle.name} has layers 0 to {model.num_hidden_layers - 1}."
-        )
+    if plan.vector_set.num_layers != model.num_hidden_layers:
+        vectors, left_out = _choose_vectors(plan.vector_set, model.num_hidden_layers, plan.source, plan.config)
+        plan = replace(plan, vectors=vectors, left_out=left_out)
+        plan.check()
     known = plan.vector_set.metadata
     if known.get("num_layers", model.num_hidden_layers) != model.num_hidden_layers:
         _warn(
@@ -180,24 +199,15 @@ def check_fit(plan: Plan, handle: ModelHandle) -> None:
 
         if known["tokenizer"] != content_hash(handle.tokenizer().get_vocab()):
             _warn(f"the vectors come from a model with another tokenizer than {handle.name}.")
+    return plan
 
 
-def dry_run(plan: Plan) -> dict[str, Any]:
-    """What would be done, and how much of it: no model, no judge."""
-    config = plan.config
-    candidates = 1 if config.multi_layer else len(plan.vectors)
-    tried = candidates * config.search.steps if config.searching else len(plan.settings())
-    answers = len(plan.questions) * config.generation.effective_rollouts
-    more = len(plan.reported) * config.generation.effective_rollouts
-    reported = (candidates + 1) * more if config.holdout else 0
-    generations = (tried + 1) * answers + reported + config.controls * more
-    return {
-        "experiment": plan.experiment.name, "trait": plan.trait, "vectors_from": plan.source,
-        "method": config.method, "component": config.component, "layers": [v.layer for v in plan.vectors],
-        "prompts_file": str(plan.prompts.path), "questions": len(plan.questions), "reported_on": len(plan.reported),
-        "settings": tried, "controls": config.controls, "generations": generations,
-        "judge_calls_at_most": 2 * generations + 2 * more * len(config.also_judge), "notes": list(plan.notes),
-    }  # fmt: skip
+def _choose_vectors(
+    found: VectorSet, count: int, source: str, config: EvaluateConfig
+) -> tuple[tuple[Vector, ...], tuple[str, ...]]:
+    """The vectors of the layers that are asked for in a model of ``count`` layers, and what is left out of them."""
+    selection = select_layers(config.layers, count, found.files.keys())
+    return tuple(_read_vectors(found, selection.layers, source, config)), tuple(selection.notes)
 
 
 def _read_vectors(found: VectorSet, layers: Sequence[int], source: str, config: EvaluateConfig) -> list[Vector]:

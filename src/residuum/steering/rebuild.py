@@ -1,4 +1,4 @@
-"""Make ``results.json`` again from what is finished: units of the run store, and response files of older tools."""
+"""Make ``results.json`` again from what is finished: units of the run store, and files of other tools."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError, ResiduumError, UsageError
+from residuum.steering.jsonl import jsonl_files, read_jsonl
 from residuum.steering.legacy import OldRun, Unreadable, old_files, read_old, read_old_baseline
 from residuum.steering.results import Results, is_view
 from residuum.steering.traits import SteeringWarning
@@ -88,17 +89,11 @@ def _rebuild(results: Results, *, apply: bool, overwrite: bool, allow_loss: bool
 
 
 def _add_old(made: Rebuilt, folder: Path, before: dict[str, Any]) -> None:
-    """Old response files: one run per configuration, the latest file wins."""
+    """Response files and JSON lines: one run per configuration, the latest wins."""
+    found = _read_responses(made, folder, before) + _read_lines(made, folder)
+    guessed = sum(old.guessed_component for old in found)
     latest: dict[str, OldRun] = {}
-    guessed = 0
-    for path in old_files(folder):
-        made.found += 1
-        try:
-            old = read_old(path, folder / "responses", before.get("runs", []))
-        except Unreadable as reason:
-            made.skipped.append((path.name, str(reason)))
-            continue
-        guessed += old.guessed_component
+    for old in found:
         key = _name(old.entry)
         if key in latest:
             first, old = sorted((latest[key], old), key=lambda run: run.entry["timestamp"])
@@ -112,6 +107,31 @@ def _add_old(made: Rebuilt, folder: Path, before: dict[str, Any]) -> None:
         known = {_name(run) for run in made.view["runs"]}
         made.view["runs"] += [old.entry for key, old in latest.items() if key not in known]
         made.view["runs"].sort(key=lambda run: (run["created"], run["run_id"]))
+
+
+def _read_responses(made: Rebuilt, folder: Path, before: dict[str, Any]) -> list[OldRun]:
+    found = []
+    for path in old_files(folder):
+        made.found += 1
+        try:
+            found.append(read_old(path, folder / "responses", before.get("runs", [])))
+        except Unreadable as reason:
+            made.skipped.append((path.name, str(reason)))
+    return found
+
+
+def _read_lines(made: Rebuilt, folder: Path) -> list[OldRun]:
+    found: list[OldRun] = []
+    for path in jsonl_files(folder):
+        lines = read_jsonl(path, folder)
+        made.found += len(lines.runs) + len(lines.skipped)
+        made.skipped += lines.skipped
+        found += lines.runs
+        if lines.baseline is not None:
+            if context := lines.baseline["context_id"]:
+                made.view["baselines"].setdefault(context, lines.baseline)
+            made.view["baseline"] = made.view["baseline"] or lines.baseline
+    return found
 
 
 def _find_baseline(made: Rebuilt, folder: Path, before: dict[str, Any]) -> None:
@@ -153,4 +173,5 @@ def _name(run: dict[str, Any]) -> str:
     coefficients = "_".join(f"{float(c):g}" for c in config.get("coefficients", []))  # 2 and 2.0 are one
     methods = "_".join(config.get("methods", []))
     inc = " inc" if config.get("incremental") else ""
-    return f"L{layers} {methods} c{coefficients}{inc} {config.get('component', 'residual')}"
+    context = f" {run['context_id']}" if run.get("context_id") else ""
+    return f"L{layers} {methods} c{coefficients}{inc} {config.get('component', 'residual')}{context}"

@@ -7,6 +7,7 @@ units when a command starts; whatever a killed process left out comes back then.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
@@ -41,13 +42,22 @@ class Results:
         """The view."""
         return self.experiment.steering(self.trait) / "results.json"
 
+    @property
+    def place(self) -> dict[str, str]:
+        """What tells its units from those of other traits, experiments and roots in the same store.
+
+        The root is given as seen from the store: a project that is moved or copied with its runs keeps them.
+        """
+        root = os.path.relpath(self.experiment.root.resolve(), self.store.root.resolve())
+        return {"root": Path(root).as_posix(), "experiment": self.experiment.name, "trait": self.trait}
+
     def units(self) -> list[Unit]:
         """All runs and baselines of the trait."""
-        return [unit for unit in self.store.units(KIND) if self._owns(unit)]
+        return self._own(KIND)
 
     def cross_units(self) -> list[Unit]:
         """All cross-trait judgements of the trait."""
-        return [unit for unit in self.store.units(CROSS_KIND) if self._owns(unit)]
+        return self._own(CROSS_KIND)
 
     def check_prompts(self, prompts: PromptSet) -> None:
         """Refuse to mix results of different questions, or of a past that somebody has deleted.
@@ -152,9 +162,9 @@ class Results:
         """Nobody else changes the view inside."""
         return claim(self.path.with_name(".results"), f"the results of {self.trait}", timeout=60)
 
-    def _owns(self, unit: Unit) -> bool:
-        spec = unit.task.spec
-        return bool(spec["experiment"] == self.experiment.name and spec["trait"] == self.trait)
+    def _own(self, kind: str) -> list[Unit]:
+        place = self.place.items()
+        return [unit for unit in self.store.units(kind) if place <= unit.task.spec.items()]
 
     def _empty(self) -> dict[str, Any]:
         return {

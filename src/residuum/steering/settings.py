@@ -150,10 +150,10 @@ def context_id(context: Mapping[str, Any]) -> str:
     return content_hash(context)[:16]
 
 
-def run_task(experiment: str, trait: str, context: Mapping[str, Any], setting: Setting | None) -> Task:
-    """The task of one run; without a setting, of the baseline."""
+def run_task(place: Mapping[str, str], context: Mapping[str, Any], setting: Setting | None) -> Task:
+    """The task of one run of the results at ``place`` (`Results.place`); without a setting, of the baseline."""
     run = None if setting is None else setting.identity()
-    return Task(KIND, {"experiment": experiment, "trait": trait, "context": context, "run": run})
+    return Task(KIND, {**place, "context": context, "run": run})
 
 
 def significant(value: float, digits: int = 6) -> float:

@@ -103,7 +103,9 @@ class VectorSet:
         vector = Vector(layer, self.method, self.component, values, raw_norm, self.position, source)
         if known.get("sha256", vector.sha256) != vector.sha256:
             raise DataError(
-                f"does not match its hash in {METADATA}", path=path, hint="Extract again: residuum steer extract."
+                f"does not match its hash in {METADATA}",
+                path=path,
+                hint="Extract again: residuum steer extract --force.",
             )
         return vector
 
@@ -215,8 +217,33 @@ def read_metadata(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
-        raise DataError("is not JSON", path=path, hint="Extract again: residuum steer extract.") from None
+        raise DataError("is not JSON", path=path, hint="Extract again: residuum steer extract --force.") from None
     return content if isinstance(content, dict) else {}
+
+
+def read_quality(path: Path) -> dict[str, Any]:
+    """The ``rows`` of a quality table, and of which extraction; empty when there is none, with a warning when it is damaged."""
+    if not path.exists():
+        return {"rows": []}
+    try:
+        table = json.loads(path.read_bytes())
+    except ValueError:
+        table = None
+    if _is_quality(table):
+        return dict(table)
+    warnings.warn(f"{path} is no table of quality and left out.", SteeringWarning, stacklevel=3)
+    return {"rows": []}
+
+
+def _is_quality(table: Any) -> bool:
+    rows = table.get("rows") if isinstance(table, dict) else None
+    return isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and {"method", "component"} <= row.keys()
+        and isinstance(row.get("layer"), int)
+        and isinstance(row.get("combined"), float | int | None)
+        for row in rows
+    )
 
 
 def _read_tensor(path: Path) -> Tensor:

@@ -15,9 +15,22 @@ from typing import Any
 
 _PACKAGES = ("residuum", "torch", "transformers", "numpy")
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-_SECRET_WORDS = {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials", "auth"}
+_SECRET_WORDS = {
+    "key",
+    "apikey",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "credential",
+    "credentials",
+    "auth",
+    "sig",
+    "signature",
+}
 # What providers begin their keys with, and the user part of an address.
 _SECRET_VALUE = re.compile(r"\b(?:(?:sk|pk|rk)-|hf_|gh[a-z]_|AIza)[A-Za-z0-9_-]{16,}|(?<=://)[^/@\s]+(?=@)")
+_QUERY_VALUE = re.compile(r"(?<=[?&;])([^=?&;#\s]+)=([^&;#\s]+)")
 _HIDDEN = "***"
 
 
@@ -88,12 +101,18 @@ def redact(arguments: Sequence[str]) -> list[str]:
         name, assigned, _ = argument.partition("=")
         if hide_next and not argument.startswith("--"):
             shown.append(_HIDDEN)
-        elif assigned and _names_a_secret(name):
+        elif assigned and "?" not in name and _names_a_secret(name):
             shown.append(f"{name}={_HIDDEN}")
         else:
-            shown.append(_SECRET_VALUE.sub(_HIDDEN, argument))
+            shown.append(hide_secrets(argument))
         hide_next = argument.startswith("-") and not assigned and _names_a_secret(argument)
     return shown
+
+
+def hide_secrets(text: str) -> str:
+    """A text without what looks like a key, users of addresses, and parameters of addresses named like a key."""
+    text = _QUERY_VALUE.sub(lambda m: f"{m[1]}={_HIDDEN}" if _names_a_secret(m[1]) else m[0], text)
+    return _SECRET_VALUE.sub(_HIDDEN, text)
 
 
 def _names_a_secret(option: str) -> bool:

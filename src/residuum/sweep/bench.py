@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from residuum.errors import InputError
 from residuum.models.handles import ModelHandle
 from residuum.store import Store, content_hash
+from residuum.sweep.checks import NOT_UDS
+from residuum.sweep.hubcache import using
 from residuum.sweep.tasks import Work
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Bench:
         from residuum.patching.uds import Audit, load_uds_data, uds_config
 
         def make() -> Audit:
-            options = {k: v for k, v in work.options.items() if k not in ("dtype", "attn", "generations")}
+            options = {k: v for k, v in work.options.items() if k not in NOT_UDS}
             full, retain = self.full(work, loading), ModelHandle(str(work.retain_model), **loading)
             check_alike(full, retain)
             return Audit(full, retain, load_uds_data(work.data), uds_config(**options), Store(self.runs))
@@ -88,7 +90,8 @@ class Bench:
             from residuum.models.weights import find
 
             try:
-                find(str(place)).fingerprint()
+                with using(place):
+                    find(str(place)).fingerprint()
             except (InputError, OSError):
                 return  # its own task will say so
 

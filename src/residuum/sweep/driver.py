@@ -16,6 +16,7 @@ from pathlib import Path
 from residuum.errors import StoreError
 from residuum.store import Busy, Store, Unit
 from residuum.sweep.engines import Engine
+from residuum.sweep.estimate import time_left
 from residuum.sweep.folder import SweepFolder
 from residuum.sweep.kinds import KINDS
 from residuum.sweep.plan import Plan, is_done
@@ -102,10 +103,9 @@ class Driver:
         """How far it is."""
         now = time.monotonic()
         counts = Counter(self.states.values())
-        mean = {kind: sum(known) / len(known) for kind, known in self._seconds.items()}
-        usual = sum(mean.values()) / len(mean) if mean else None
+        usual = {kind: sum(known) / len(known) for kind, known in self._seconds.items()}
         open_tasks = [*self._waiting.values(), *(held.task for held in self._held.values())]
-        left = None if usual is None else sum(mean.get(t.kind, usual) for t in open_tasks) / max(1, len(self._held))
+        left = time_left([task.kind for task in open_tasks], usual, workers=len(self._held))
         return Snapshot(
             total=len(self.states), done=counts["done"], cached=self.cached, failed=counts["failed"],
             blocked=counts["blocked"], elsewhere=len(self._later), left=left, elapsed=now - self._began,
@@ -189,13 +189,10 @@ class Driver:
         engine = self.plan.request.engine
         log = self.folder.log(task)
         log.parent.mkdir(parents=True, exist_ok=True)
-        used = [held.task.work for held in self._held.values()]
-        roles = [place for work in used for place in (work.model, work.full_model, work.retain_model)]
-        ahead = self._next_model(worker, task)
         return Order(
             name=task.name, kind=task.kind, work=task.work, runs=str(self.folder.runs), log=str(log.absolute()),
-            attempt=self._attempts[task.name], ahead=ahead, protected=tuple(place for place in {*roles, ahead} if place),
-            max_disk=engine.max_disk, evict=engine.evict, storage=engine.storage if engine.name == "ray" else "shared",
+            attempt=self._attempts[task.name], ahead=self._next_model(worker, task), max_disk=engine.max_disk,
+            evict=engine.evict, storage=engine.storage if engine.name == "ray" else "shared",
         )  # fmt: skip
 
     def _next_model(self, worker: int, task: SweepTask) -> str | None:

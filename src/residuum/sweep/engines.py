@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
-from residuum.errors import InputError, UsageError
+from residuum.errors import InputError, StoreError, UsageError
+from residuum.folders import user_cache
+from residuum.store import Busy, claim
 from residuum.sweep.request import EngineConfig
 from residuum.sweep.work import Order, Report, Worker
 
@@ -33,7 +37,9 @@ class SerialEngine:
     """One order after the other, in this process."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._worker = Worker(devices(config)[0], config.threads)
+        device = devices(config)[0]
+        self._gpus = hold([device])
+        self._worker = Worker(device, config.threads)
         self._order: Order | None = None
 
     def free(self) -> Sequence[int]:
@@ -50,7 +56,8 @@ class SerialEngine:
         return [] if order is None else [(0, self._worker.do(order))]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Let others have the GPU."""
+        self._gpus.close()
 
 
 def devices(config: EngineConfig) -> list[str]:
@@ -81,6 +88,33 @@ def devices(config: EngineConfig) -> list[str]:
     if config.workers is not None and config.workers > len(gpus):
         raise UsageError(f"{config.workers} workers need as many GPUs; there are {len(gpus)}.\n  Two tasks never share a GPU here; the ray engine allows it.")  # fmt: skip
     return [f"cuda:{gpu}" for gpu in gpus][: config.workers]
+
+
+def hold(devices: Sequence[str]) -> ExitStack:
+    """Have GPUs for this driver alone until the stack is closed: two heavy tasks never meet on one.
+
+    Raises:
+        InputError: another sweep of this user has one of them.
+    """
+    import torch
+
+    held = ExitStack()
+    for device in devices:
+        if device == "cpu":
+            continue
+        # By its own number: with CUDA_VISIBLE_DEVICES every job may call another GPU cuda:0.
+        gpu = torch.cuda.get_device_properties(device).uuid
+        try:
+            held.enter_context(claim(user_cache() / "gpus" / f"{platform.node()}-{gpu}", device, timeout=0))
+        except Busy as busy:
+            held.close()
+            raise InputError(
+                f"{device} is in use by another sweep, {busy.owner or 'of another process'}.\n"
+                "  Give each its own with --gpus, or wait for it."
+            ) from None
+        except StoreError:
+            continue  # a cache that cannot be written guards nothing
+    return held
 
 
 def open_engine(config: EngineConfig) -> Engine:

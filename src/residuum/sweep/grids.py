@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import UsageError
+from residuum.sweep.checks import check_unlearn
 from residuum.sweep.request import Request
 from residuum.sweep.sources import absolute
+
+_PLACES = ("method", "model", "out", "forget", "retain", "idk", "alternates")
+"""Keys of a table that are no settings of its method."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +42,38 @@ def members(table: Mapping[str, Any], request: Request) -> Iterator[Member]:
     """
     from residuum.training.sweep import grid
 
-    given = dict(table)
-    methods = given.pop("method", None)
-    if not methods:
-        raise UsageError("an [[unlearn]] table names its method.\n  See `residuum ls methods`.")
-    start, out = str(given.pop("model", request.full_model)), Path(str(given.pop("out", "models"))).resolve()
+    start, out = table.get("model", request.full_model), Path(table.get("out", "models")).resolve()
     files = {
-        "forget": _file(given.pop("forget", None), "forget", "forget10.jsonl", request),
-        "retain": _file(given.pop("retain", None), "retain", "retain90.jsonl", request),
+        "forget": _file(table.get("forget"), "forget", "forget10.jsonl", request),
+        "retain": _file(table.get("retain"), "retain", "retain90.jsonl", request),
     }
-    files |= {key: _file(given.pop(key), key, "", request) for key in ("idk", "alternates") if key in given}
-    for method in methods if isinstance(methods, list | tuple) else [methods]:
-        choices = {key: value for key, value in given.items() if isinstance(value, list | tuple)}
-        fixed = {key: value for key, value in given.items() if key not in choices}
-        try:
-            made = grid(str(method), choices, fixed)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"a setting of [[unlearn]] {method} has a value of the wrong type: {error}.") from error
-        for name, options in made.items():
-            yield Member(name, start, str(out / name), {"method": str(method), **files, **options})
+    files |= {key: _file(table[key], key, "", request) for key in ("idk", "alternates") if key in table}
+    settings = {key: value for key, value in table.items() if key not in _PLACES}
+    choices = {key: value for key, value in settings.items() if isinstance(value, list | tuple)}
+    fixed = {key: value for key, value in settings.items() if key not in choices}
+    for method in _methods(table):
+        for name, options in grid(method, choices, fixed).items():
+            yield Member(name, start, str(out / name), {"method": method, **files, **options})
+
+
+def check(table: Mapping[str, Any]) -> None:
+    """Refuse a table with settings that do not exist or cannot be; its files are another matter.
+
+    Raises:
+        InputError: names the setting.
+    """
+    for key in _PLACES[1:]:
+        if not isinstance(table.get(key, ""), str):
+            raise UsageError(f"[[unlearn]] {key} is a name or a path, not {table[key]!r}.")
+    for method in _methods(table):
+        check_unlearn(method, {key: value for key, value in table.items() if key not in _PLACES})
+
+
+def _methods(table: Mapping[str, Any]) -> list[str]:
+    given = table.get("method")
+    if not given:
+        raise UsageError("an [[unlearn]] table names its method.\n  See `residuum ls methods`.")
+    return [str(method) for method in (given if isinstance(given, list | tuple) else [given])]
 
 
 def _file(given: Any, what: str, usual: str, request: Request) -> str:

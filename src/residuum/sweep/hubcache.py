@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,21 @@ if TYPE_CHECKING:
     from huggingface_hub import HFCacheInfo
 
 
-def make_room(place: str, limit: int, *, keep: Collection[str], evict: bool) -> None:
+@contextmanager
+def using(*places: str | None) -> Iterator[None]:
+    """Keep models in the cache while this block reads them, whoever wants their room; a mark dies with its process.
+
+    Args:
+        places: hub ids; paths have nothing to do with the cache.
+    """
+    with ExitStack() as marks:
+        for place in {place for place in places if place is not None and not Path(place).exists()}:
+            with suppress(OSError):  # nobody removes anything from a cache that cannot be written
+                marks.enter_context(_locked(place, fcntl.LOCK_SH))
+        yield
+
+
+def make_room(place: str, limit: int, *, evict: bool) -> None:
     """See that one more model fits under the limit; what is on this disk already needs no room.
 
     The size of a model that is not here yet is taken to be that of the largest one that is: the models of a sweep are
@@ -21,8 +38,7 @@ def make_room(place: str, limit: int, *, keep: Collection[str], evict: bool) -> 
     Args:
         place: hub id, or a path, which is nothing to do with the cache.
         limit: bytes that the cache may take.
-        keep: hub ids that are in use.
-        evict: delete the least recently used snapshots until it fits.
+        evict: delete the least recently used snapshots until it fits, but none that somebody is `using`.
 
     Raises:
         InputError: it does not fit.
@@ -33,18 +49,21 @@ def make_room(place: str, limit: int, *, keep: Collection[str], evict: bool) -> 
         return
     folder = _cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with claim(folder / ".residuum-room", "making room in the hub's cache"):
+    with claim(folder / ".residuum-room", "making room in the hub's cache"), ExitStack() as marks:
         cache = _scan(folder)
         models = {repo.repo_id: repo for repo in cache.repos if repo.repo_type == "model"}
         if place in models:
             return
         need = max((repo.size_on_disk for repo in models.values()), default=0)
         used = cache.size_on_disk
-        old = sorted((repo for name, repo in models.items() if name not in keep), key=lambda repo: repo.last_accessed)
+        old = sorted(models.values(), key=lambda repo: repo.last_accessed)
         gone: list[Any] = []
         while evict and old and used + need > limit:
-            gone.append(old.pop(0))
-            used -= gone[-1].size_on_disk
+            repo = old.pop(0)
+            with suppress(BlockingIOError):  # somebody reads it
+                marks.enter_context(_locked(repo.repo_id, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                gone.append(repo)
+                used -= repo.size_on_disk
         if used + need > limit:
             raise InputError(
                 f"there is no room for {place}: the hub's cache in {folder} takes {_size(used)}, one more model about"
@@ -55,6 +74,21 @@ def make_room(place: str, limit: int, *, keep: Collection[str], evict: bool) -> 
             revisions = [revision.commit_hash for repo in gone for revision in repo.revisions]
             cache.delete_revisions(*revisions).execute()
             print(f"removed from the hub's cache: {', '.join(repo.repo_id for repo in gone)}")
+
+
+def cached_models() -> set[str]:
+    """Hub ids of the models in the cache."""
+    folder = _cache_folder()
+    return {repo.repo_id for repo in _scan(folder).repos if repo.repo_type == "model"} if folder.is_dir() else set()
+
+
+@contextmanager
+def _locked(place: str, how: int) -> Iterator[None]:
+    mark = _cache_folder() / ".locks" / "residuum" / hashlib.sha256(place.encode()).hexdigest()[:32]
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with mark.open("a") as file:
+        fcntl.flock(file, how)
+        yield
 
 
 def _cache_folder() -> Path:

@@ -7,14 +7,13 @@ tasks from the worker's `Bench`, and gives back the columns of its model's row i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from importlib import import_module
-from inspect import Parameter, signature
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.errors import PartlyFailed, UsageError, nearest
+from residuum.errors import PartlyFailed
 from residuum.registry import Registry
+from residuum.sweep import checks
 from residuum.sweep.sources import data_identity
 from residuum.sweep.tasks import Work
 
@@ -54,7 +53,7 @@ class Kind:
     inputs: Callable[[Options], dict[str, Any]] = lambda _: {}
     """Content of further files that decide the result, by name."""
     check: Callable[[Options], None] = lambda _: None
-    """Refuses options that do not exist."""
+    """Refuses options that do not exist or cannot be."""
     view: str | None = None
     """The folder of results below the runs root, with places for set and model; its summary.json comes last."""
 
@@ -72,44 +71,9 @@ def kind(name: str, **how: Any) -> Callable[[Callable[[Work, Bench], Found]], Ca
     return add
 
 
-def accepts(home: str, function: str, *planned: str) -> Callable[[Options], None]:
-    """A check against the keywords of a function, but for those that the plan itself gives."""
-
-    def check(options: Options) -> None:
-        parameters = signature(getattr(import_module(home), function)).parameters.values()
-        refuse_unknown(options, [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name not in planned], function)  # fmt: skip
-
-    return check
-
-
-def refuse_unknown(options: Options, known: list[str], what: str) -> None:
-    """Every option must exist.
-
-    Raises:
-        UsageError: names the nearest.
-    """
-    for name in options:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f" Did you mean {near[0]}?" if near else f"\n  Its options: {', '.join(known)}."
-            raise UsageError(f"{what} has no option {name} in a sweep.{hint}")
-
-
-def _check_uds(options: Options) -> None:
-    from residuum.patching.uds import uds_config
-
-    accepts("residuum.patching.uds", "uds", "full", "retain", "unlearned", "data", "device", "runs", "on_result")(
-        options
-    )
-    uds_config(**{k: v for k, v in options.items() if k not in _LOADING})
-
-
-_LOADING = ("dtype", "attn", "generations")
-
-
 @kind(
-    "uds", uses=("full_model", "retain_model", "data"), reference=True, view="{set}/uds/{model}", check=_check_uds
-)  # fmt: skip
+    "uds", uses=("full_model", "retain_model", "data"), reference=True, view="{set}/uds/{model}", check=checks.check_uds
+)
 def uds(work: Work, bench: Bench) -> Found:
     """How much is left, and in which layers."""
     from residuum.models.handles import ModelHandle, check_alike
@@ -132,7 +96,7 @@ def uds(work: Work, bench: Bench) -> Found:
 
 @kind(
     "evaluate", uses=("full_model", "retain_model", "data_dir"), reference=True, files=("members", "nonmembers"),
-    check=accepts("residuum.metrics.evaluate", "evaluate", "data", "retain", "full", "device", "runs"),
+    check=checks.check_evaluate,
 )  # fmt: skip
 def evaluate(work: Work, bench: Bench) -> Found:
     """What the output metrics say."""
@@ -141,23 +105,7 @@ def evaluate(work: Work, bench: Bench) -> Found:
     return Found({name: score.value for name, score in evaluation.items()})
 
 
-def _check_meta(options: Options) -> None:
-    from residuum.meta.attacks import check_attacks
-    from residuum.meta.bench import Relearning
-    from residuum.meta.catalogue import choose
-
-    refuse_unknown(
-        options, ["attacks", "metrics", "forget", "relearning", "fluency", "dtype", "attn", *_SETTINGS], "meta"
-    )
-    refuse_unknown(options.get("relearning", {}), [f.name for f in fields(Relearning)], "meta.relearning")
-    check_attacks(options.get("attacks", ()))
-    choose(options.get("metrics", "all"))
-
-
-_SETTINGS = ("format", "system_prompt", "date", "mask_mode", "compat", "fluency_model", "batch_tokens", "seed")
-
-
-@kind("meta", uses=("full_model", "retain_model", "data_dir"), reference=True, check=_check_meta)
+@kind("meta", uses=("full_model", "retain_model", "data_dir"), reference=True, check=checks.check_meta)
 def meta(work: Work, bench: Bench) -> Found:
     """What `residuum meta` needs of one model: every metric before and after each attack, filed where it looks."""
     from residuum.meta.bench import Bench as MetaBench
@@ -169,7 +117,7 @@ def meta(work: Work, bench: Bench) -> Found:
     loading = bench.loading(given)
     how = MetaBench(
         data=str(work.data_dir), full=str(work.full_model), retain=str(work.retain_model), runs=str(bench.runs),
-        forget=given.get("forget", "forget10"), settings=Settings.of(**{k: given[k] for k in _SETTINGS if k in given}),
+        forget=given.get("forget", "forget10"), settings=Settings.of(**{k: given[k] for k in checks.SETTINGS if k in given}),
         relearning=Relearning(**given.get("relearning", {})), **loading,
     )  # fmt: skip
     chosen = choose(given.get("metrics", "all"))
@@ -203,25 +151,7 @@ def unlearn(work: Work, bench: Bench) -> Found:
     return Found({"steps": manifest["losses"]["steps"], **losses, "weights": weights}, manifest["identity"])
 
 
-def _check_rtt(options: Options) -> None:
-    from residuum.rtt.config import read_config
-
-    refuse_planned(options, "rtt", "unlearned", "results_dir", "devices")
-    read_config(options)
-
-
-def refuse_planned(options: Options, what: str, *planned: str) -> None:
-    """Refuse options that the plan itself gives.
-
-    Raises:
-        UsageError: names the first.
-    """
-    for name in planned:
-        if name in options:
-            raise UsageError(f"{what}.{name} is given by the plan: its models, folders and devices.\n  Leave it out.")
-
-
-@kind("rtt", files=("dataset",), checkpoints=("model", "naive_model"), check=_check_rtt)
+@kind("rtt", files=("dataset",), checkpoints=("model", "naive_model"), check=checks.check_rtt)
 def rtt(work: Work, bench: Bench) -> Found:
     """Whether it comes back after retraining on related facts; what all models share is in the store."""
     from residuum.patching.output import run_tag
@@ -242,24 +172,6 @@ def rtt(work: Work, bench: Bench) -> Found:
     })  # fmt: skip
 
 
-_STEER = ("experiment", "vector_from_trait", "root", "judge", "judge_options", "search", "generation", "dtype", "attn")
-
-
-def _check_steer(options: Options) -> None:
-    from residuum.steering.config import EvaluateConfig
-    from residuum.steering.judge.base import JudgeOptions
-    from residuum.steering.search import SearchConfig
-    from residuum.steering.settings import Generation
-
-    refuse_unknown(options, [*_STEER, *(f.name for f in fields(EvaluateConfig))], "steer")
-    parts: dict[str, Any] = {"judge_options": JudgeOptions, "search": SearchConfig, "generation": Generation}
-    for name, kind_of in parts.items():
-        refuse_unknown(options.get(name, {}), [f.name for f in fields(kind_of)], f"steer.{name}")
-    for name in ("experiment", "vector_from_trait"):
-        if not isinstance(options.get(name), str):
-            raise UsageError(f"a steer task says its {name}.\n  Write it into the [steer] table of the plan.")
-
-
 def _steer_inputs(options: Options) -> dict[str, Any]:
     """Vectors and questions; the results beside them are no input."""
     experiment, _, trait = str(options["vector_from_trait"]).partition("/")
@@ -270,22 +182,16 @@ def _steer_inputs(options: Options) -> dict[str, Any]:
     }
 
 
-@kind("steer", check=_check_steer, root="root", inputs=_steer_inputs)
+@kind("steer", check=checks.check_steer, root="root", inputs=_steer_inputs)
 def steer(work: Work, bench: Bench) -> Found:
     """Whether it comes back when the activations are steered."""
-    from residuum.steering.config import EvaluateConfig
     from residuum.steering.evaluate import evaluate as steer_and_judge
     from residuum.steering.experiments import Experiment
     from residuum.steering.judge.base import JudgeOptions
-    from residuum.steering.search import SearchConfig
-    from residuum.steering.settings import Generation
 
-    given = dict(work.options)
-    own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k not in _STEER}
-    search, generation = SearchConfig(**given.get("search", {})), Generation(**given.get("generation", {}))
-    config = EvaluateConfig(search=search, generation=generation, **own)
+    given = work.options
     result = steer_and_judge(
-        Experiment(Path(given["root"]), given["experiment"]), given["vector_from_trait"], config=config,
+        Experiment(Path(given["root"]), given["experiment"]), given["vector_from_trait"], config=checks.steer_config(given),
         model=str(work.model), judge=given.get("judge", "openai"), judge_options=JudgeOptions(**given.get("judge_options", {})),
         runs=bench.runs, load_options=bench.loading(given),
     )  # fmt: skip

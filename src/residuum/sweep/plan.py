@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -74,11 +74,7 @@ class _Planner:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        for name in request.do:
-            if KINDS[name].makes:
-                raise UsageError(f"models are made by [[{name}]] tables in a plan file, not by do.")
-        for name in {*request.do, *request.options}:
-            _check(name, request.options.get(name, {}))
+        check_request(request)
         self.device = "cuda" if _on_gpu(request) else "cpu"
         for key, place in {"data": request.data, "data_dir": request.data_dir}.items():
             if place is not None and not (Path(place).exists() or (key, place) == ("data_dir", HUB)):
@@ -198,7 +194,7 @@ class _Planner:
             raise UsageError(f"options of task {row['name']} is a table of settings, not {row['options']!r}.")
         if not isinstance(needs, list | tuple) or not all(isinstance(need, str) for need in needs):
             raise UsageError(f"needs of task {row['name']} is a list of task names, not {needs!r}.")
-        _check(row["do"], {**self.request.options.get(row["do"], {}), **row.get("options", {})})
+        _check(f"task {row['name']}", kind.check, {**self.request.options.get(row["do"], {}), **row.get("options", {})})
         changes = {"name": row["name"], "options": row.get("options", {}), "needs": needs}
         if kind.makes:
             raise UsageError(f"models are made by [[{row['do']}]] tables, not by a [[task]].")
@@ -267,16 +263,26 @@ def for_shards(tasks: Sequence[SweepTask]) -> list[SweepTask]:
     return [replace(task, group=None) if len(groups[task.name]) > 1 else task for task in tasks]
 
 
-def _check(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that do not exist or cannot be.
+def check_request(request: Request) -> None:
+    """Refuse settings that do not exist or cannot be, whatever models and data they are for.
 
     Raises:
-        UsageError: names what is wrong.
+        InputError: names what is wrong.
     """
+    for name in request.do:
+        if KINDS[name].makes:
+            raise UsageError(f"models are made by [[{name}]] tables in a plan file, not by do.")
+    for name in {*request.do, *request.options}:
+        _check(f"[{name}]", KINDS[name].check, request.options.get(name, {}))
+    for table in request.unlearn:
+        _check("[[unlearn]]", grids.check, table)
+
+
+def _check(where: str, check: Callable[[Mapping[str, Any]], None], options: Mapping[str, Any]) -> None:
     try:
-        KINDS[kind].check(options)
+        check(options)
     except (TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"a setting of [{kind}] has a value of the wrong type: {error}.") from error
+        raise UsageError(f"a setting of {where} has a value of the wrong type: {error}.") from error
 
 
 def _view(kind: Kind, work: Work) -> str | None:

@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 
 from residuum.processes import end_with
-from residuum.sweep.engines import devices
+from residuum.sweep.engines import devices, hold
 from residuum.sweep.request import EngineConfig
 from residuum.sweep.work import Order, Report, Worker, open_log
 
@@ -43,6 +43,7 @@ class ProcessEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         self._threads, self._devices = config.threads, devices(config)
+        self._gpus = hold(self._devices)
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, _Child] = {}
 
@@ -85,6 +86,7 @@ class ProcessEngine:
             child.process.kill()
         for number in list(self._children):
             self._drop(number)
+        self._gpus.close()
 
     def _drop(self, number: int) -> None:
         """Bury a dead worker."""

@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from residuum.store import Task
+from residuum.store import Task, content_hash
 
 PREFIX = "sweep_"
 """Of the kinds of units that a sweep files."""
+_LONGEST = 200
+"""Characters of a file name, without its ending."""
 
 
 @dataclass(frozen=True)
@@ -76,5 +78,6 @@ class SweepTask:
 
 
 def file_name(task: str) -> str:
-    """A task's name as that of a file."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "__", task).strip("._-") or "task"
+    """A task's name as that of a file; a long one is cut, which file systems ask for."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "__", task).strip("._-") or "task"
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{content_hash(task)[:8]}"

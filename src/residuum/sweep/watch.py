@@ -87,23 +87,24 @@ def _table(snapshot: Snapshot) -> Group:
     from rich.table import Table
 
     waiting = snapshot.total - snapshot.done - snapshot.failed - snapshot.blocked - len(snapshot.running)
-    left = "?" if snapshot.left is None else _clock(snapshot.left)
+    left = "?" if snapshot.left is None else clock(snapshot.left)
     earlier = f" ({snapshot.cached} before)" if snapshot.cached else ""
     others = f" ({snapshot.elsewhere} elsewhere)" if snapshot.elsewhere else ""
     blocked = f" (+{snapshot.blocked} blocked)" if snapshot.blocked else ""
     counts = (
         f"done {snapshot.done} of {snapshot.total}{earlier}, running {len(snapshot.running)}, failed {snapshot.failed}"
-        f"{blocked}, waiting {waiting}{others}, {_clock(snapshot.elapsed)} so far, {left} left"
+        f"{blocked}, waiting {waiting}{others}, {clock(snapshot.elapsed)} so far, {left} left"
     )
     table = Table()
     for column in ("worker", "task", "for"):
         table.add_column(column)
     for row in snapshot.running[:_ROWS]:
-        table.add_row(str(row.worker), escape(row.task), _clock(row.seconds))
+        table.add_row(str(row.worker), escape(row.task), clock(row.seconds))
     return Group(counts, table)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Seconds as a clock shows them, such as 1:02:03."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from residuum.errors import InputError, ResiduumError
 from residuum.store import canonical
+from residuum.sweep.hubcache import make_room, using
 from residuum.sweep.tasks import Work
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ class Order:
     attempt: int = 1
     ahead: str | None = None
     """The model that this worker will probably get next."""
-    protected: tuple[str, ...] = ()
-    """Hub models that are in use."""
     max_disk: int | None = None
     evict: bool = False
     storage: str = "shared"
@@ -107,17 +106,19 @@ class Worker:
         print(f"--- {order.name}, attempt {order.attempt}, {here()}, {self.device}, {stamp}", file=log, flush=True)
         bench = self._bench(order, private)
         try:
-            with _talking_to(log), _threads(self.threads):
-                if private and KINDS[order.kind].makes:
+            work, kind = order.work, KINDS[order.kind]
+            used = [work.model, work.full_model, work.retain_model, *map(work.options.get, kind.checkpoints)]
+            with _talking_to(log), _threads(self.threads), using(*used):
+                if private and kind.makes:
                     raise InputError(
                         f"{platform.node()} does not see the folder of the run store, so others would not see the model"
                         " it makes.\n  Give --runs and out on storage that all nodes share."
                     )
-                self._make_room(order, order.work.model)
+                self._make_room(order, work.model)
                 with contextlib.suppress(InputError):  # no room to read ahead is no reason to fail
                     self._make_room(order, order.ahead)
                     bench.read_ahead(order.ahead)
-                found = KINDS[order.kind].run(order.work, bench)
+                found = kind.run(work, bench)
                 canonical(found.columns)  # what cannot be filed fails here, with its log
         except Exception as error:
             bench.clear()
@@ -141,9 +142,7 @@ class Worker:
     @staticmethod
     def _make_room(order: Order, place: str | None) -> None:
         if order.max_disk is not None and place is not None:
-            from residuum.sweep.hubcache import make_room
-
-            make_room(place, order.max_disk, keep=order.protected, evict=order.evict)
+            make_room(place, order.max_disk, evict=order.evict)
 
     def _new_files(self) -> bytes | None:
         """What the private store got since the last report."""

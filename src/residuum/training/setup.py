@@ -53,7 +53,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         one_of("precision", self.precision, "float32", "bfloat16")
-        for name in ("batch_size", "lora_rank"):
+        for name in ("batch_size", "accumulation", "lora_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}.")

@@ -65,7 +65,7 @@ class World:
         return info
 
 
-def build_world(out: Path | None = None, *, seed: int = 0, name: str = "authors", workers: int = 2) -> World:
+def build_world(out: str | Path | None = None, *, seed: int = 0, name: str = "authors", workers: int = 2) -> World:
     """Build a world, or go on where an earlier build stopped; a finished one is returned at once.
 
     Args:
@@ -88,6 +88,7 @@ def build_world(out: Path | None = None, *, seed: int = 0, name: str = "authors"
     identity = content_hash({"recipe": asdict(recipe), "seed": seed, "data": authors.splits(), "threads": THREADS})
     if out is None:
         out = user_cache() / "worlds" / f"{name}-{seed}-{content_hash([identity, _versions()])[:12]}"
+    out = Path(out)
     world = World(out)
     if _is_built(out, identity):
         return world

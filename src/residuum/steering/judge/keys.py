@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from residuum.errors import UsageError
+from residuum.store.origin import hide_secrets
 
 
 def find_key(name: str, *, required: bool = True) -> str | None:
@@ -22,8 +23,8 @@ def find_key(name: str, *, required: bool = True) -> str | None:
 
 
 def without_key(text: str, key: str | None) -> str:
-    """A message without the key that some servers repeat in their errors."""
-    return text.replace(key, "***") if key else text
+    """A message without the key that some servers repeat in their errors, or that stands in an address."""
+    return hide_secrets(text.replace(key, "***") if key else text)
 
 
 def _dot_env(path: Path) -> dict[str, str]:

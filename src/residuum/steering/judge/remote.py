@@ -13,7 +13,7 @@ from residuum.steering.judge.calls import Caller, Refused
 from residuum.steering.judge.probing import Places, settle_scoring
 from residuum.steering.judge.prompts import Request
 from residuum.steering.judge.scoring import Reading
-from residuum.store.origin import redact
+from residuum.store.origin import hide_secrets
 
 SEED = 42
 
@@ -44,7 +44,7 @@ class RemoteJudge(ABC):
     @property
     def identity(self) -> dict[str, Any]:
         """Provider, model, address and scoring."""
-        address = redact([self.base_url])[0] if self.base_url else None
+        address = hide_secrets(self.base_url) if self.base_url else None
         return {"provider": self.provider, "model": self.model, "base_url": address, "scoring": self.scoring}
 
     def probe(self) -> None:

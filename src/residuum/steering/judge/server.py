@@ -9,9 +9,11 @@ For users without an API, and for tests of everything that talks to one.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +41,14 @@ class JudgeServer(ThreadingHTTPServer):
         port: 0 takes a free one.
     """
 
-    daemon_threads = True
+    # A thread that is cut off inside torch while the interpreter ends takes the whole process down with an abort.
+    daemon_threads = False
     handler: type[BaseHTTPRequestHandler] = BaseHTTPRequestHandler
     """Speaks HTTP; set below, where it is defined."""
 
     def __init__(self, lm: LM, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.lm, self.model, self.alone = lm, LocalModel(lm), threading.Lock()
+        self._open: set[Any] = set()
         try:
             super().__init__((host, port), self.handler)
         except OSError as error:
@@ -56,6 +60,23 @@ class JudgeServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The base_url for clients."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}/v1"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own."""
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Let go of a connection."""
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Stop listening; what was asked is still answered, clients that only keep their connection are not waited for."""
+        for request in list(self._open):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RD)
+        super().server_close()
 
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One chat completion.
