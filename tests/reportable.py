@@ -189,7 +189,7 @@ def write_rtt(root: Path, names: Sequence[str], *, status: str = "complete") -> 
             "forget_acc_naive_rtt": 0.45,
         }
         rows.append({
-            **numbers, "dataset": "made-up", "unlearn_type": "GIVEN", "model_path": f"models/{name}", "rtt_signature": "s1", "recovery_rate": 0.65 / 0.9,
+            **numbers, "dataset": "made-up", "unlearn_type": "GIVEN", "model_path": f"models/{name}", "weights": model(name)["weights"], "rtt_signature": "s1", "recovery_rate": 0.65 / 0.9,
             "gap_closed": 0.5, "recovery_above_chance": 0.4 / 0.65, "recovery_above_naive": 0.2 / 0.45, "recovery_rate_nested": 0.6, "status": status,
             "chance": 0.25, "grid_size": 2, "num_runs_b": 4, "num_runs_c": 4, "time": artefacts.stamp(), "best_per_v_b": best, "best_per_v_c": best,
             "ci_low": {key: value - 0.1 for key, value in numbers.items()}, "ci_high": {key: value + 0.1 for key, value in numbers.items()},
@@ -242,7 +242,7 @@ def put_steering(store: Store, *, text: str = "") -> None:
 def write_probe(root: Path, name: str, *, text: str = "") -> None:
     """The file of a steering probe."""
     write_json(root / "probes" / run_tag(name) / "model_diff.json", {
-        "probe": "model_diff", "description": "add what is missing", "models": {"full": "full", "unlearned": name, "retain": "retain90"}, "score": "recall",
+        "probe": "model_diff", "weights": model(name)["weights"], "description": "add what is missing", "models": {"full": "full", "unlearned": name, "retain": "retain90"}, "score": "recall",
         "config": {"seed": 0}, "n": 20, "accuracy": {"original": 0.9, "unlearned": 0.2, "steered": 0.7, "retain_model": 0.2, "retain_model_steered": 0.25},
         "retain_accuracy": {"before": 0.9, "after": 0.9, "kept": True}, "chosen": {"layer": 2, "coefficient": 1.0}, "recovery": 0.714,
         "recovery_ci95": [0.5, 0.9], "random": {"n": 20, "p95": 0.1, "recoveries": []}, "retain_recovery": 0.07, "beyond_random": 0.614, "beyond_retain": 0.644,

@@ -23,6 +23,7 @@ __all__ = [
     "cached_rows",
     "collate",
     "collate_left",
+    "is_out_of_memory",
     "labelled_rows",
     "token_budget_batches",
     "with_shrinking",
@@ -154,7 +155,7 @@ def with_shrinking(run: Callable[[list[int]], T], batches: Iterable[Sequence[int
             try:
                 result = run(part)
             except (MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if len(part) == 1:
                     raise ResiduumError(
@@ -189,7 +190,8 @@ def _cut(items: list[int], pieces: int) -> list[list[int]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
-def _out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is all used, on whatever device."""
     # torch.OutOfMemoryError is a RuntimeError that says so; its CPU allocator and other back ends only say so.
     signs = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)

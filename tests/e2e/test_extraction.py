@@ -65,7 +65,7 @@ def test_vectors_of_the_oldest_layout_are_read(root):
         find_vectors(home.parent, "probe", "residual")
 
 
-@pytest.mark.parametrize("content", ["{", [], {"rows": "x"}, {"rows": [3]}, {"rows": [{"layer": "1"}]}])
+@pytest.mark.parametrize("content", ["{", [], {"rows": "x"}, {"rows": [3]}, {"rows": [{"layer": "1"}]}, {"rows": [{"layer": 1, "method": "mean_diff", "component": "residual"}]}])  # fmt: skip
 def test_a_damaged_table_of_quality_is_named_and_costs_nothing(root, subject, judge, content):
     path = root / "experiments/moods/extraction" / TRAIT / "subject/vectors/response__5/quality.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))

@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 
+from residuum.models.names import ALIASES, resolve
+from residuum.steering.forecast import _names
 from steering_lab import BASE, BRIEF, TRAIT, call, local
 
 
@@ -30,11 +32,42 @@ def test_a_dry_run_counts_what_is_finished_and_what_is_left(root, mood_world, ca
     plan = json.loads(capsys.readouterr().out)
     assert plan["finished"] == {"baseline": True, "settings": 4, "held_out": 2, "controls": 1}
     assert (plan["generations"], plan["judge_calls_at_most"], plan["judge_tokens_at_most"]) == (0, 0, 0)
-    # Two more steps of two layers and two more controls, one question each.
+    # Two more steps of two layers; then the best may be others, with held-out runs and three controls of their own.
     assert call(*words, "--controls", "3", "--search-steps", "4", "--dry-run") == 0
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["settings"], plan["finished"]["settings"], plan["generations"]) == (8, 4, 2 * 2 + 2)
+    assert (plan["settings"], plan["finished"]["settings"], plan["generations"]) == (8, 4, 2 * 2 + 2 + 3)
     assert 100 < plan["judge_tokens_at_most"] / plan["judge_calls_at_most"] < 1000
+
+
+def test_a_dry_run_counts_held_out_runs_and_controls_only_of_what_it_plans(root, mood_world, capsys):
+    words = (*BASE, "--max-new-tokens", "6", "--subset", "2", "--holdout", "0.5", "--controls", "2", *local(mood_world))
+    fixed = ("--no-find-coef", "--coefficients")
+    assert call(*words, *fixed, "1,2", "--layers", "1") == 0
+    capsys.readouterr()
+    # Baselines are there; every setting is tried, and reported, on one question each.
+    for asked, held_out, controls, left in (
+        (("1,2", "--layers", "1"), 2, 2, 0),
+        (("1,2,3", "--layers", "1"), 2, 0, 1 + 1 + 2),
+        (("1,2", "--layers", "2"), 0, 0, 2 + 2 + 2),
+    ):
+        assert call(*words, *fixed, *asked, "--dry-run") == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["finished"]["held_out"], plan["finished"]["controls"]) == (held_out, controls)
+        assert plan["generations"] == left
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("npo", ALIASES["npo"]),
+        (resolve("npo"), ALIASES["npo"]),
+        ("full", "full"),
+        (ALIASES["full"], "full"),
+        ("a/b", "b"),
+    ],
+)
+def test_a_model_is_known_by_the_name_that_its_runs_have(given, stored):
+    assert stored in _names(given)
 
 
 FIXED = ("--layers", "1", "--no-find-coef", "--coefficients")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from residuum.errors import InputError
+from residuum.models.names import ALIASES
 from residuum.store import Store
+from residuum.sweep.bench import Bench
 from residuum.sweep.estimate import estimate
-from residuum.sweep.hubcache import cached_models, make_room, using
+from residuum.sweep.hubcache import _mark, cached_models, make_room, using
 from residuum.sweep.kinds import KINDS, Found, Kind
 from residuum.sweep.plan import make_plan
 from residuum.sweep.request import read_request
@@ -22,8 +27,6 @@ from residuum.sweep.work import Order, Worker
 
 READER = """
 import sys
-from residuum.store import Store
-from residuum.sweep.estimate import estimate
 from residuum.sweep.hubcache import using
 with using("org/a"):
     print("reading", flush=True)
@@ -54,26 +57,26 @@ def models(cache: Path) -> str:
 
 
 def test_a_model_that_fits_or_is_there_removes_nothing(cache, tmp_path):
-    make_room("org/new", 4000, evict=True)
-    make_room("org/a", 100, evict=True)
-    make_room(str(tmp_path), 100, evict=True)
+    make_room("org/new", limit=4000, evict=True)
+    make_room("org/a", limit=100, evict=True)
+    make_room(str(tmp_path), limit=100, evict=True)
     assert models(cache) == "abc"
 
 
 def test_the_least_recently_used_go_only_when_asked(cache):
     with pytest.raises(InputError, match="let the least recently used ones go with --evict"):
-        make_room("org/new", 3000, evict=False)
+        make_room("org/new", limit=3000, evict=False)
     assert models(cache) == "abc"
-    make_room("org/new", 3000, evict=True)
+    make_room("org/new", limit=3000, evict=True)
     assert models(cache) == "bc"
 
 
 def test_models_in_use_are_never_removed(cache):
     with using("org/a", None, str(cache)):
-        make_room("org/new", 3000, evict=True)
+        make_room("org/new", limit=3000, evict=True)
         assert models(cache) == "ac"
         with using("org/a", "org/c"), pytest.raises(InputError, match="all other models are in use"):
-            make_room("org/other", 2000, evict=True)
+            make_room("org/other", limit=2000, evict=True)
     assert models(cache) == "ac"
 
 
@@ -81,17 +84,17 @@ def test_a_model_that_another_process_reads_stays_until_that_one_ends(cache):
     command, env = [sys.executable, "-c", READER], os.environ | {"HF_HUB_CACHE": str(cache)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True) as reader:
         assert reader.stdout.readline() == "reading\n"
-        make_room("org/new", 3000, evict=True)
+        make_room("org/new", limit=3000, evict=True)
         assert models(cache) == "ac"
         reader.kill()
-    make_room("org/new", 2000, evict=True)
+    make_room("org/new", limit=2000, evict=True)
     assert models(cache) == "c"
 
 
 def test_a_worker_keeps_what_its_task_reads(cache, tmp_path, monkeypatch):
     def look(*_) -> Found:
         with pytest.raises(InputError, match="in use"):
-            make_room("org/new", 1000, evict=True)
+            make_room("org/new", limit=1000, evict=True)
         return Found({})
 
     monkeypatch.setitem(KINDS._entries, "look", Kind(look))
@@ -99,6 +102,76 @@ def test_a_worker_keeps_what_its_task_reads(cache, tmp_path, monkeypatch):
     order = Order("look/a", "look", work, str(tmp_path / "runs"), str(tmp_path / "a.log"))
     assert Worker("cpu", 1).do(order).error is None
     assert models(cache) == "abc"
+
+
+def test_a_name_of_the_registry_marks_the_model_it_means(cache, monkeypatch):
+    monkeypatch.setitem(ALIASES, "full", "org/a")
+    with using("full"):
+        make_room("org/new", limit=3000, evict=True)
+    assert models(cache) == "ac"
+
+
+def test_models_that_are_still_to_come_have_their_room(cache):
+    with using("org/coming", "no such name"):
+        make_room("org/new", limit=5000, evict=False)
+        with pytest.raises(InputError, match="2 more to fetch"):
+            make_room("org/new", limit=4000, evict=False)
+        with pytest.raises(InputError, match=r"no room for org/coming, org/new: .* 2 more to fetch"):
+            make_room("org/coming", "org/new", "org/a", limit=4000, evict=False)
+    make_room("org/new", limit=4000, evict=False)
+
+
+def test_half_a_model_is_still_to_come(cache):
+    (cache / "models--org--a/blobs/1.incomplete").touch()
+    with pytest.raises(InputError, match="no room for org/a"):
+        make_room("org/a", limit=3000, evict=False)
+
+
+def test_a_model_that_is_read_ahead_keeps_its_room_until_it_is_read(cache, tmp_path, monkeypatch):
+    from residuum.models import weights
+
+    reading = threading.Event()
+    monkeypatch.setattr(weights, "find", lambda _: (reading.wait(), _nothing_there()))
+    bench = Bench(tmp_path, "cpu")
+    with pytest.raises(InputError, match="no room for org/next"):
+        bench.read_ahead("org/next", partial(make_room, limit=3000, evict=False))
+    bench.read_ahead("org/next", partial(make_room, limit=4000, evict=False))
+    with pytest.raises(InputError, match="2 more to fetch"):
+        make_room("org/new", limit=4000, evict=False)
+    reading.set()
+    bench._reader.join()
+    make_room("org/new", limit=4000, evict=False)
+
+
+def _nothing_there():
+    raise InputError("nothing there")
+
+
+def test_marks_are_for_all_users_of_a_cache(cache):
+    before = os.umask(0o022)
+    try:
+        with using("org/a"):
+            (mark,) = (cache / ".locks/residuum").iterdir()
+            assert [stat.S_IMODE(path.stat().st_mode) for path in (mark, mark.parent)] == [0o666, 0o1777]
+    finally:
+        os.umask(before)
+
+
+def test_a_model_whose_mark_cannot_be_opened_is_in_use(cache, monkeypatch):
+    def refuse(path, *how, **more):
+        if path == _mark("org/a"):
+            raise PermissionError(path)
+        return opened(path, *how, **more)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    make_room("org/new", limit=3000, evict=True)
+    assert models(cache) == "ac"
+
+
+def test_the_fluency_classifier_is_read_by_those_who_ask_for_fluency():
+    work = Work("a", "default", {"fluency_model": "org/c"}, model="org/a")
+    assert [name for name, kind in KINDS.items() if "org/c" in kind.models(work)] == ["evaluate", "meta"]
 
 
 def test_an_estimate_counts_the_models_that_are_still_to_be_fetched(cache, tmp_path):

@@ -83,6 +83,7 @@ def test_runs_come_back_from_a_file_when_their_units_are_gone(results):
     assert [run["run_id"] for run in made.view["runs"]] == [run["run_id"] for run in view["runs"]]
     assert made.view["runs"][0]["config"] == view["runs"][0]["config"]
     assert made.view["baseline"]["trait_mean"] == 60.0
+    assert made.view["baselines"] == view["baselines"]
     assert made.lost == made.recovered == []
 
 
@@ -120,3 +121,41 @@ def test_the_same_setting_of_two_models_is_two_runs(results):
         write(results, model, baseline(10.0), line(50.0, 60.0))
     made = rebuild(results)
     assert {run["context_id"] for run in made.view["runs"]} == {"base", "instruct"} == set(made.view["baselines"])
+
+
+FLAT = {"layers": [16], "methods": ["probe"], "coefficients": ["2"]}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {**FLAT, "layers": 5}, {**FLAT, "coefficients": ["x"]}, {**FLAT, "methods": []}, {"vectors": []}, {key: [] for key in FLAT}],
+)  # fmt: skip
+def test_a_line_that_does_not_say_what_was_steered_is_skipped(results, config):
+    result = {"trait_mean": 60.0, "coherence_mean": 90.0, "n": 10}
+    write(results, "m", *(json.dumps({"config": given, "result": result}) for given in (config, FLAT)))
+    made = rebuild(results)
+    assert [run["config"]["coefficients"] for run in made.view["runs"]] == [[2.0]]
+    assert made.skipped == [("results.jsonl:1", "it is no run, or torn")]
+
+
+def test_only_a_newline_ends_a_line(results):
+    row = {**json.loads(line(50.0, 60.0)), "note": "one\u2028two\x85three"}
+    write(results, "m", json.dumps(row, ensure_ascii=False), line(75.0, 60.0))
+    made = rebuild(results)
+    assert (len(made.view["runs"]), made.skipped) == (2, [])
+
+
+def test_a_fresh_start_leaves_nothing_that_brings_the_runs_back(results):
+    unit = put(results, 50.0)
+    results.sync()
+    path = results.store.path(unit.task)
+    path.with_name(f"{path.name}.prev").write_text("{}")
+    write_jsonl(results, results.path.with_name("results.jsonl"))
+    write(results, "instruct", line(50.0, 60.0))
+    place = results.archive()
+    assert rebuild(results).view["runs"] == []
+    assert not list(results.store.root.rglob("*.prev"))
+    assert {file.name for file in place.rglob("*.json*")} == {
+        "results.json", "results.jsonl", path.name, f"{path.name}.prev",
+    }  # fmt: skip
+    assert (place / "instruct/results.jsonl").exists()

@@ -14,7 +14,7 @@ from residuum.steering.intervene import Edit
 from residuum.steering.probes import PROBES, ProbeConfig, probes
 from residuum.steering.probes.measures import Answers, Asking, common_words, novel_words, recall, says_idk
 from residuum.steering.probes.questions import Halves, anonymised, load_data
-from residuum.steering.probes.run import finding
+from residuum.steering.probes.run import finding, view_folder
 from steerable import steerable
 
 BORN = QA("What is the birthplace of Ada Lovelace?", "The birthplace of Ada Lovelace is London.")
@@ -149,3 +149,12 @@ FOUND = {
 )
 def test_a_finding_needs_all_controls(change, said):
     assert said in finding({**FOUND, **change})
+
+
+def test_a_second_model_of_the_same_name_is_shown_beside_the_first(tmp_path):
+    first = view_folder(tmp_path, "owner/model", "a" * 64)
+    first.mkdir(parents=True)
+    (first / "anon.json").write_text(json.dumps({"weights": "a" * 64}))
+    (first / "older.json").write_text("{}")
+    assert first == view_folder(tmp_path, "owner/model", "a" * 64) == tmp_path / "owner/model"
+    assert view_folder(tmp_path, "owner/model", "b" * 64) == tmp_path / "owner/model-bbbbbbbb"

@@ -54,6 +54,8 @@ def test_the_revision_of_a_checkout_says_when_it_has_changes(tmp_path: Path) -> 
             ["--judge-base-url=https://h.x/v1?v=1&api_key=ab12&b=2"],
             ["--judge-base-url=https://h.x/v1?v=1&api_key=***&b=2"],
         ),
+        (["https://host/v1?accessToken=ab12"], ["https://host/v1?accessToken=***"]),
+        (["--passWord=ab12", "--maxTokens=5"], ["--passWord=***", "--maxTokens=5"]),
         (["https://host/v1?tokens=5&keyboard=us"], ["https://host/v1?tokens=5&keyboard=us"]),
         (["--max-tokens", "512", "--tokenizer", "gpt2"], ["--max-tokens", "512", "--tokenizer", "gpt2"]),
         (["--token", "--verbose"], ["--token", "--verbose"]),

@@ -22,7 +22,7 @@ def test_a_recorded_run_is_replayed_without_a_call(mood_world, tmp_path, monkeyp
         judge = panel(server, log=log)
         judge.probe()
         first = judge.rate(asked)
-    replayed = Panel.open("replay", JudgeOptions(log=log))
+    replayed = Panel.open("replay", JudgeOptions(log=str(log)))  # as a plan file has it
     replayed.probe()
     assert replayed.rate(asked) == first
     assert replayed.identity == judge.identity

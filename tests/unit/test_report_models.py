@@ -7,8 +7,19 @@ import json
 import pytest
 
 from pages import built
-from reportable import depth_result, make_store, model, put_attack, put_evaluation, save_depth, scores
+from reportable import (
+    depth_result,
+    make_store,
+    model,
+    put_attack,
+    put_evaluation,
+    save_depth,
+    scores,
+    write_probe,
+    write_rtt,
+)
 from residuum.report.findings import Findings
+from residuum.report.gates import parse_gates
 from residuum.store import Store
 
 
@@ -31,6 +42,21 @@ def test_models_of_one_name_and_different_weights_are_told_apart(small, tmp_path
     save_depth(result, small / "uds_again")
     names = [row["model"] for row in built(small, tmp_path).rows("benchmark")]
     assert sum(shown.startswith(f"{name} [") for shown in names) == 2
+
+
+def test_probes_and_rtt_belong_to_the_weights_they_were_made_with(tmp_path):
+    root, name = tmp_path / "runs", "npo"
+    save_depth(depth_result(name), root / "uds_old")
+    again = depth_result(name, share=0.9)
+    again.models["unlearned"].update(weights="f" * 64)
+    save_depth(again, root / "uds_new")
+    write_probe(root, name)
+    write_rtt(root, [name])
+    findings = Findings([root])
+    old, new = (findings.find(weights=weights) for weights in (model(name)["weights"], "f" * 64))
+    for gate in parse_gates("steering.recovery<2,rtt.gap_closed<2"):
+        assert gate.check(findings, old)["met"]
+        assert gate.check(findings, new)["value"] is None
 
 
 def test_pool_models_and_attacked_copies_are_no_models_under_test(tmp_path):

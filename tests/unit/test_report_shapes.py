@@ -10,6 +10,7 @@ import pytest
 
 from reportable import (
     depth_result,
+    model,
     put_attack,
     put_evaluation,
     put_steering,
@@ -28,7 +29,7 @@ from residuum.store import Store, Task, write_json
 FILES = (
     "uds_b/summary.json", "uds_b/profile.json", "uds_b/results_detailed.jsonl", "uds_c/results.json", "faithfulness/summary.json",
     "faithfulness/results.json", "meta_eval/summary.json", "meta_eval/results.json", "meta_eval/table2.json", "probes/b/model_diff.json",
-    "set/generation/a/results.json",
+    "set/generation/a/results.json", "set/generation/a/summary.json",
 )  # fmt: skip
 KINDS = ("evaluation", "meta_values", "audit", "steer", "steer-probe", "rtt-epoch")
 ODD = ('"x"', "3", "null", "[3]", '{"x": 3}')
@@ -55,12 +56,13 @@ def whole(tmp_path_factory) -> Path:
         root / "set" / "generation" / "a" / "results.json",
         [{"question": "Who?", "generated": "Me.", "split": "forget10", "idx": 0}],
     )
+    write_json(root / "set" / "generation" / "a" / "summary.json", {"models": {"model": model("a")}})
     gates = [{"gate": "uds>=0.8", "met": True, "value": 0.9}]
     Store(root).put(
         Task("audit", {"model": {"weights": "w"}}), {"model": "a", "gates": gates, "skipped": {"RTT": "no time"}}
     )
     spec = {"probe": "model_diff", "part": "attack", "role": "unlearned"}
-    store.put(Task("steer-probe", spec), {}, provenance={"weights": {"b": "w"}})
+    store.put(Task("steer-probe", spec), {}, provenance={"weights": {"b": model("b")["weights"]}})
     return root  # fmt: skip
 
 
@@ -159,6 +161,14 @@ def test_examples_over_different_layers_are_not_shown(root):
     assert "uds_b its examples cannot be read" in look(root)
 
 
+def test_examples_without_layers_are_not_shown(root):
+    lines = [json.loads(line) for line in (root / "uds_b" / "results_detailed.jsonl").read_text().splitlines()]
+    poorer = [{key: value for key, value in line.items() if key != "s1_deltas"} for line in lines]
+    (root / "uds_b" / "results_detailed.jsonl").write_text("\n".join(map(json.dumps, poorer)))
+    (root / "uds_b" / "profile.json").unlink()
+    assert "uds_b its examples cannot be read: examples[0] has no s1_deltas" in look(root)
+
+
 @pytest.mark.parametrize(
     ("value", "shape", "said"),
     [
@@ -178,11 +188,12 @@ def test_a_misfit_says_where(value, shape, said):
 
 
 def without_a_key(content, deep=2):
-    """The content without one of its keys, one after another, so many objects deep; of lists the first element is tried."""
+    """The content without one of its keys, or with null there, one after another, so many objects deep; of lists the first."""
     if isinstance(content, list) and content:
         yield from ([poorer, *content[1:]] for poorer in without_a_key(content[0], deep))
     if isinstance(content, dict) and deep:
         for key, value in content.items():
             yield {other: found for other, found in content.items() if other != key}
+            yield {**content, key: None}
             if key not in ("settings", "provenance", "layer_records", "s1_details", "s2_details"):
                 yield from ({**content, key: poorer} for poorer in without_a_key(value, deep - 1))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from residuum.sweep.bench import Bench
 from residuum.sweep.tasks import Work
@@ -56,3 +59,25 @@ def test_the_next_checkpoint_is_read_in_the_background(tmp_path, tiny_world, mon
     assert [path.name for path in read] == ["model.safetensors"]
     bench.read_ahead(str(tmp_path / "nowhere"))  # says nothing: the task will
     bench._reader.join()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), (False, True)),
+        (RuntimeError("CUDA out of memory"), (True, False)),
+    ],
+)
+def test_what_is_not_the_fault_of_a_model_is_left_to_the_driver(tiny_world, tmp_path, monkeypatch, error, outcome):
+    from residuum.meta import bench
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(bench, "_measure", fail)
+    work = Work(
+        "base", "default", {"metrics": ["em"]}, model=str(tiny_world.model("base")), data_dir=str(tiny_world.data),
+        full_model=str(tiny_world.model("full")), retain_model=str(tiny_world.model("retain90")),
+    )  # fmt: skip
+    report = Worker("cpu", 1).do(Order("meta/base", "meta", work, str(tmp_path / "runs"), str(tmp_path / "log")))
+    assert (report.retry, report.fatal) == outcome, report.error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from commanding import call
 from residuum.errors import InputError, UnknownName, UsageError
 from residuum.models.names import all_models
 from residuum.sweep.driver import Shard
@@ -136,6 +137,12 @@ def test_where_a_model_is_put_is_no_part_of_its_identity(grid):
         ({"unlearn": [{"method": "npo", "epochs": 0}]}, "at least one epoch"),
         ({"unlearn": [{"method": "npo", "accumulation": 0}]}, "accumulation must be at least 1"),
         ({"unlearn": [{"method": "npo", "optimizer": "sdg"}]}, 'unknown optimizer "sdg"'),
+        ({"unlearn": [{"method": "npo", "device": "cpu"}]}, "[[unlearn]].device is given by the plan"),
+        ({"unlearn": [{"method": "npo", "format": ["chat", 3]}]}, "[[unlearn]] npo.format is of type str, not 3"),
+        ({"models": ["a/x"], "do": "meta", "meta": {"relearning": {"lr": -1}}}, "learning rate must be a positive number"),
+        ({"models": ["a/x"], "do": "meta", "meta": {"relearning": {"epochs": 0}}}, "at least one epoch"),
+        ({"models": ["a/x"], "do": "meta", "meta": {"relearning": {"batch_size": 0}}}, "batch_size must be at least 1"),
+        ({"models": ["a/x"], "do": "steer", "steer": STEER | {"judge_options": {"log": 3}}}, "steer.judge_options.log is of type"),
         ({"unlearn": [{"method": "npo", "out": 3}]}, "[[unlearn]] out is a name or a path"),
         ({"models": ["a" * 5000], "do": "uds"}, "a model of 5000 characters is no name"),
         ({"models": [f"a/{'a' * 300}"], "do": "uds"}, "a model of 302 characters is no name"),
@@ -295,6 +302,14 @@ def test_a_plan_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "PLAN.toml").write_text("do = [")
     with pytest.raises(InputError, match="is not TOML"):
         read_plan_file(tmp_path / "PLAN.toml")
+
+
+def test_what_only_shows_in_the_whole_plan_names_the_file_too(tmp_path, capsys):
+    file = tmp_path / "PLAN.toml"
+    row = '[[task]]\nname = "again"\ndo = "uds"\nmodel = "a/x"\n'
+    file.write_text('full_model = "a/full"\nretain_model = "a/retain"\n' + row + row)
+    assert call("sweep", "run", file, "--gpus", "none", "--dry-run", "--runs", tmp_path) == 2
+    assert f"{file}: two tasks are called again" in capsys.readouterr().err
 
 
 def test_sizes_have_units():

@@ -82,7 +82,8 @@ class Audit:
             generations=True, runs=self.runs, **self.options,
         )  # fmt: skip
         for result in results if isinstance(results, list) else [results]:
-            result.save(self.runs / f"uds_{run_tag(result.name)}")
+            # Two checkpoints of one name are two models.
+            result.save(self.runs / f"uds_{run_tag(result.name)}_{result.models['unlearned']['weights'][:8]}")
 
     def evaluate(self) -> None:
         """The output and representation metrics of the model, of retain and of full, as far as the data allow."""
@@ -142,8 +143,10 @@ class Audit:
         from residuum.rtt.protocol import check_failures, run_rtt
 
         lrs = {} if self.rtt_lrs is None else {"lrs": self.rtt_lrs}
+        device = self.options["device"]
         result = run_rtt(
             dataset=str(self.data), model=self.full, naive_model=self.retain, unlearned=(self.unlearned,), ft=lrs,
+            dtype=self.options["dtype"], attn=self.options["attn"], devices=(f"cuda:{device}" if isinstance(device, int) else device,),
             split=f"{self.forget_split}_perturbed", results_dir=self.runs / "evals" / "pipeline", runs=self.runs, seed=self.seed,
         )  # fmt: skip
         check_failures(result)

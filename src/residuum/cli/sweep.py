@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import chdir
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,9 @@ def run_command(
     }  # fmt: skip
     request = read_request(given | {key: value for key, value in options.items() if value is not None})
     request = with_engine(request, engine)
-    part, made, root = _shard(shard), make_plan(request), runs or runs_folder()
+    part, root = _shard(shard), runs or runs_folder()
+    with _naming(plan):
+        made = make_plan(request)
     if dry_run:
         _show_plan(made, root, as_json)
     else:
@@ -138,16 +141,23 @@ def status_command(
 
 
 def _read_plan_file(path: Path) -> dict[str, Any]:
-    """The settings of a file; what is wrong with them by themselves is said with its name."""
+    """The settings of a file, fit to be merged with others."""
     from residuum.sweep.plan import check_request
     from residuum.sweep.request import read_plan_file, read_request
 
     given = read_plan_file(path)
-    try:
+    with _naming(path):
         check_request(read_request(given))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
     return given
+
+
+@contextmanager
+def _naming(path: Path | None) -> Iterator[None]:
+    """What is wrong with a plan is said with the name of its file."""
+    try:
+        yield
+    except InputError as error:
+        raise (error if path is None else InputError(f"{path}: {error}")) from None
 
 
 def _run(plan: Plan, runs: Path, shard: Shard, as_json: bool, folder: str | None = None) -> None:

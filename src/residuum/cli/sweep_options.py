@@ -25,7 +25,10 @@ Storage = Annotated[
     str | None, typer.Option(help="Ray: shared (all nodes see the store), driver (results are sent back) or auto.")
 ]
 Retries = Annotated[int | None, typer.Option(help="New tries after a worker died or an unexpected error; 2.")]
-MaxDisk = Annotated[str | None, typer.Option(help="Room for the hub's cache, for instance 200GB.")]
+MaxDisk = Annotated[
+    str | None,
+    typer.Option(help="Room for the hub's cache, for instance 200GB; a model to fetch counts as the largest there."),
+]
 Evict = Annotated[bool | None, typer.Option("--evict", help="Delete least recently used snapshots to keep --max-disk.")]
 
 _OPTIONS = {

@@ -17,6 +17,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from residuum.batching import is_out_of_memory
 from residuum.data.tofu import data_hash, load_split
 from residuum.errors import Diverged, NotFinite, ResiduumError
 from residuum.metrics.evaluation import Settings
@@ -130,19 +131,19 @@ def measure(bench: Bench, case: Case) -> Record:
 
     Only what diverged is a result and stored: a file or memory that was not there may be there the next time.
     """
-    from torch import OutOfMemoryError
+    try:
+        return measure_or_raise(bench, case)
+    except Exception as error:
+        if not (isinstance(error, ResiduumError | OSError) or is_out_of_memory(error)):
+            raise
+        why = str(error) or type(error).__name__
+        return {"model": case.model, "attack": case.attack, "metrics": {}, "failed": why, "diverged": False}
 
+
+def measure_or_raise(bench: Bench, case: Case) -> Record:
+    """Metrics of one case, from the store when they are there."""
     with _threads(bench.threads):
-        try:
-            return _measure(bench, case)
-        except (ResiduumError, OSError, MemoryError, OutOfMemoryError) as error:
-            return {
-                "model": case.model,
-                "attack": case.attack,
-                "metrics": {},
-                "failed": str(error) or type(error).__name__,
-                "diverged": False,
-            }
+        return _measure(bench, case)
 
 
 def _measure(bench: Bench, case: Case) -> Record:
@@ -154,14 +155,16 @@ def _measure(bench: Bench, case: Case) -> Record:
         "settings": bench.settings.record(), "data": _data_hashes(bench, case.metrics),
     }  # fmt: skip
     if relearned := case.attack == "relearning":
-        spec["relearning"] = {**asdict(bench.relearning), "data": data_hash(load_split(bench.data, bench.forget))}
+        taught = {"data": data_hash(load_split(bench.data, bench.forget)), "format": repr(bench.settings.form)}
+        spec["relearning"] = {**asdict(bench.relearning), **taught}
     task = Task("meta_values", spec)
 
     def compute() -> Record:
         started = time.monotonic()
         about = {"model": handle.name, "source": handle.source, "weights": handle.weights_hash, "attack": case.attack}
         # A checkpoint that stays serves every list of metrics; one that goes belongs to this unit alone.
-        key = content_hash([handle.identity, spec["relearning"]]) if bench.keep_relearned and relearned else task.key
+        shared = bench.keep_relearned and relearned
+        key = content_hash([handle.identity, spec["relearning"]]) if shared else task.key
         made = _attacked(bench, case, run_tag(f"{handle.name}-{key[:12]}"))
         return {**about, "failed": None, "diverged": False, **made, "seconds": round(time.monotonic() - started, 2)}
 

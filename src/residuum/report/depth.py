@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from residuum.metrics.scores import draws, interval
-from residuum.patching.output import run_tag
 from residuum.report.blocks import (
     Block,
     Chart,
@@ -27,7 +26,8 @@ from residuum.report.blocks import (
     with_interval,
 )
 from residuum.report.findings import Findings
-from residuum.report.runs import DepthRun
+from residuum.report.runs import DepthRun, identity
+from residuum.report.shapes import MODEL
 from residuum.uncertainty import RESAMPLES
 
 TAUS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -41,7 +41,7 @@ def section(findings: Findings) -> Section | None:
         return None
     shared: dict[str, Any] = {}
     said = _said(findings)
-    options = {label: _blocks(run, shared, said.get(run_tag(run.name), {})) for label, run in runs.items()}
+    options = {label: _blocks(run, shared, said.get(run.key, {})) for label, run in runs.items()}
     lead = (
         "Stage 1 puts retain's states into the full model, stage 2 the unlearned model's. Where both lose the same, "
         "the layer is erased; where only stage 1 loses, the knowledge is still there."
@@ -233,10 +233,13 @@ def _digest(content: bytes) -> str:
 
 
 def _said(findings: Findings) -> dict[str, dict[str, str]]:
-    """What each model answered in its evaluation, by question."""
+    """What each model, by its weights, answered in its evaluation, by question."""
     found: dict[str, dict[str, str]] = {}
-    for path in findings.shelf.glob("*/generation/*/results.json", "generation/*/results.json"):
-        rows = findings.shelf.json(path, [{"question?": str, "generated?": str}]) or []
+    for path in findings.shelf.glob("*/generation/*/summary.json", "generation/*/summary.json"):
+        about = findings.shelf.json(path, {"models": {"model": MODEL}})
+        if about is None:
+            continue
+        rows = findings.shelf.json(path.with_name("results.json"), [{"question?": str, "generated?": str}]) or []
         texts = {row.get("question"): row["generated"] for row in rows if row.get("generated") is not None}
-        found.setdefault(path.parent.name, {}).update(texts)
+        found.setdefault(identity(about["models"]["model"]), {}).update(texts)
     return found

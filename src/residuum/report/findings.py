@@ -202,12 +202,12 @@ class Findings:
                 model.meanings[name] = record
                 model.left_out.pop(name, None)
             model.left_out |= {
-                name: why for name, why in unit.value.get("left_out", {}).items() if name not in model.scores
+                name: why for name, why in (unit.value.get("left_out") or {}).items() if name not in model.scores
             }
 
     def _add_attack(self, unit: Unit) -> None:
         """Values before or after quantization or relearning."""
-        value, attack = unit.value, unit.value.get("attack", "none")
+        value, attack = unit.value, unit.value.get("attack") or "none"
         key = identity(unit.task.spec["model"])
         model = self._model(key, str(value["model"]))
         if attack == "none":

@@ -131,7 +131,7 @@ def _read_attacked(
                     groups.setdefault(label, []).append((before, after, model["model"]))
         if groups:
             found["attacked"][metric], found["sources"]["attacked", metric] = groups, source
-    found["notes"] += [str(note) for note in summary.get("notes", [])]
+    found["notes"] += [str(note) for note in summary.get("notes") or []]
 
 
 def _cite(findings: Findings, path: Path, kind: str, summary: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from residuum.store.units import Unit
 MOST_TEXTS = 20
 """Rows of texts side by side."""
 _PROBE = {
-    "probe": str, "models": {"unlearned": str}, "accuracy": dict.fromkeys(("original", "unlearned", "steered"), MAYBE),
+    "probe": str, "weights?": str, "models": {"unlearned": str}, "accuracy": dict.fromkeys(("original", "unlearned", "steered"), MAYBE),
     "recovery": MAYBE, "recovery_ci95?": ENDS, "random": {"p95": MAYBE}, "retain_recovery?": MAYBE, "retain_accuracy": {"kept": bool},
     "beyond_random?": MAYBE, "beyond_retain?": MAYBE, "beyond_guessing?": MAYBE, "beyond_guessing_ci95?": ENDS, "finding": str,
     "layers?": [{"layer": int, "forget?": MAYBE, "linear_probe?": MAYBE}], "texts?": [dict],
@@ -37,9 +37,12 @@ def probe_blocks(findings: Findings) -> list[Block]:
 
 
 def of_model(findings: Findings, model: Model) -> list[dict[str, Any]]:
-    """The probes of one model; their files know it by name."""
-    name = model.name.partition(" [")[0]
-    return [probe for probe in findings.cached(read_probes) if probe["models"]["unlearned"] == name]
+    """The probes of one model: by its weights, or where a file does not say them, by a name that no other model has."""
+    return [
+        probe
+        for probe in findings.cached(read_probes)
+        if (weights == model.key if (weights := probe.get("weights")) else probe["models"]["unlearned"] == model.name)
+    ]
 
 
 def comebacks(findings: Findings, model: Model) -> list[Comeback]:
@@ -58,7 +61,7 @@ def comebacks(findings: Findings, model: Model) -> list[Comeback]:
 def knows(probe: Mapping[str, Any]) -> bool:
     """Whether a probe shows that knowledge is left: beyond random directions, the retain model, and guessing."""
     beyond = [probe.get("beyond_random"), probe.get("beyond_retain")]
-    guessing = (probe.get("beyond_guessing_ci95") or (0.0, 0.0))[0]
+    guessing = (probe.get("beyond_guessing_ci95") or (0.0, 0.0))[0] or 0.0
     kept = bool((probe.get("retain_accuracy") or {}).get("kept"))
     return kept and guessing > 0 and all(part is not None and part > 0 for part in beyond)
 
@@ -87,7 +90,8 @@ def _probe_unit(findings: Findings, probe: Mapping[str, Any]) -> Unit | None:
     for unit in reversed(findings.shelf.units("steer-probe", {"spec": dict})):
         spec = unit.task.spec
         same = spec.get("probe") == probe["probe"] and spec.get("part") == "attack" and spec.get("role") == "unlearned"
-        if same and probe["models"]["unlearned"] in (unit.provenance.get("weights") or ()):
+        weights = (unit.provenance.get("weights") or {}).get(probe["models"]["unlearned"])
+        if same and weights is not None and weights == (probe.get("weights") or weights):
             return unit
     return None
 

@@ -43,6 +43,7 @@ _SUMMARY = {
     "model_path": str, "rtt_signature": str | None, "forget_acc_unlearn": MAYBE, "ci_low?": {str: MAYBE}, "ci_high?": {str: MAYBE},
     **{f"{name}?": NUMBER for name in ("chance", *_RATES, *(column for _, column in CONDITIONS.values()))},
     **{f"best_per_v_{letter}?": _BEST for letter in "bcn"}, "warnings?": list, "curve?": [[str, int, MAYBE, MAYBE, MAYBE]],
+    "weights?": str,
 }  # fmt: skip
 FOLDERS = ("summary", "pipeline/summary", "evals/pipeline/summary", "*/evals/pipeline/summary")
 
@@ -147,10 +148,13 @@ def section(findings: Findings) -> Section | None:
 
 
 def of_model(findings: Findings, model: Model) -> list[Recovery]:
-    """RTT of one model; the files of RTT know it by the last part of the name that was given."""
-    name = model.name.partition(" [")[0]
-    names = {name, Path(name).name, *(alias for alias, full in ALIASES.items() if full == name)}
-    return [found for found in findings.cached(read_recoveries) if found.label in names]
+    """RTT of one model: by its weights, or where a file does not say them, by a name that no other model has."""
+    names = {model.name, Path(model.name).name, *(alias for alias, full in ALIASES.items() if full == model.name)}
+    return [
+        found
+        for found in findings.cached(read_recoveries)
+        if (weights == model.key if (weights := found.row.get("weights")) else found.label in names)
+    ]
 
 
 def comebacks(findings: Findings, model: Model) -> list[Comeback]:

@@ -89,7 +89,7 @@ class DepthRun:
     @property
     def seed(self) -> int:
         """Of the bootstrap."""
-        return int(self.settings.get("seed", 0))
+        return int(self.settings.get("seed") or 0)
 
     @property
     def tau(self) -> float:
@@ -161,11 +161,14 @@ class DepthRun:
             if bad := misfit(found, [_EXAMPLE], "examples"):
                 raise ValueError(bad)
             what = "deltas" if self.has_deltas else "scores"
+            if bad := misfit(found, [{f"{stage}_{what}": [MAYBE] for stage in ("s1", "s2")}], "examples"):
+                raise ValueError(bad)
+            if not found:
+                raise ValueError("there are none")
             first, second = (
-                np.array([e.get(f"{stage}_{what}") for e in found], dtype=np.float64).reshape(len(found), -1)
-                for stage in ("s1", "s2")
+                np.array([e[f"{stage}_{what}"] for e in found], dtype=np.float64) for stage in ("s1", "s2")
             )
-            if first.shape != second.shape or (found and self._chosen and first.shape[1] != len(self._chosen)):
+            if first.shape != second.shape or (self._chosen and first.shape[1] != len(self._chosen)):
                 raise ValueError("their lists are over different layers")
         except (OSError, ValueError, TypeError) as error:
             why = "torn" if isinstance(error, json.JSONDecodeError) else str(error)

@@ -92,7 +92,7 @@ def _trait_blocks(trait: Trait) -> list[Any]:
 def _rank(unit: Unit) -> tuple[bool, float]:
     """Coherent runs before others, then by how much of the trait they show."""
     result = unit.value["result"]
-    return result.get("coherence_mean", 0.0) >= COHERENT, result["trait_mean"]
+    return (result.get("coherence_mean") or 0.0) >= COHERENT, result["trait_mean"]
 
 
 def heat(trait: Trait, what: str) -> Chart:
@@ -100,7 +100,7 @@ def heat(trait: Trait, what: str) -> Chart:
     cells: dict[tuple[int, float], float | None] = {}
     for unit in trait.runs:
         run = unit.task.spec["run"]
-        if len(run["layers"]) == 1 and run.get("operator", "add") == "add":
+        if len(run["layers"]) == 1 and (run.get("operator") or "add") == "add":
             cells[run["layers"][0], run["coefficients"][0]] = unit.value["result"].get(what)
     layers, coefficients = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     name = what.removesuffix("_mean")

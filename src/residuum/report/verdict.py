@@ -95,9 +95,9 @@ def _audit(model: Model) -> list[tuple[str, str, str | None]]:
         return []
     lines: list[tuple[str, str, str | None]] = [
         ("gate", f"{gate['gate']}: {'met' if gate['met'] else 'not met'} ({shown(gate['value'])})", None)
-        for gate in model.audit.get("gates", [])
+        for gate in model.audit.get("gates") or []
     ]
-    return lines + [(step, f"not done: {why}", None) for step, why in model.audit.get("skipped", {}).items()]
+    return lines + [(step, f"not done: {why}", None) for step, why in (model.audit.get("skipped") or {}).items()]
 
 
 def _missing(findings: Findings) -> list[Prose]:

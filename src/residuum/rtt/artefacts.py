@@ -60,14 +60,14 @@ SUMMARY_FIELDS = (
     " retain_acc_unlearn_rtt retain_acc_baseline_rtt ci_low ci_high forget_acc_unlearn_rtt_nested"
     " forget_acc_baseline_rtt_nested recovery_rate_nested recovery_above_chance forget_acc_naive"
     " forget_acc_naive_rtt forget_acc_naive_rtt_global forget_acc_naive_rtt_nested best_per_v_n recovery_above_naive"
-    " forget_acc_baseline_all chance missing warnings curve"
+    " forget_acc_baseline_all chance missing warnings curve weights"
 ).split()
 """Fields of a summary: those of the fork in its order, then ours. ``ci_low`` and ``ci_high`` are JSON by field, ``curve``
-is a list of condition, epochs, accuracy and the ends of its interval."""
+is a list of condition, epochs, accuracy and the ends of its interval, ``weights`` the hash of a model that was given."""
 
 TEXT_FIELDS = frozenset(
     "run_id rtt_signature time start_time model_path model_id dataset loss_type unlearn_type base_model label_variant"
-    " rtt_start_model_path rtt_condition save_name acc_selection_rule status selection dev_file dev_set diverged".split()
+    " rtt_start_model_path rtt_condition save_name acc_selection_rule status selection dev_file dev_set diverged weights".split()
 )
 """Never anything but text, even when it looks like a number."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from residuum.batching import is_out_of_memory
 from residuum.errors import Diverged, ResiduumError
 from residuum.models.handles import ModelHandle
 from residuum.progress import progress
@@ -110,7 +111,9 @@ class Engine:
             return False
         except ResiduumError as error:
             self.failures[piece.name] = str(error)
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             self._release()
             self.failures[piece.name] = f"out of memory: {error}"
         return True

@@ -126,6 +126,7 @@ def summary_row(plan: Plan, finding: Finding) -> dict[str, Any]:
         "ci_low": {name: low for name, (low, _) in finding.intervals.items()},
         "ci_high": {name: high for name, (_, high) in finding.intervals.items()},
         "warnings": list(finding.warnings), "curve": [list(astuple(point)) for point in finding.curve],
+        "weights": finding.start.identity.get("weights"),
         **{f"retain_acc_{name}": accuracy for name, accuracy in finding.retain.items()},
         **({} if made is None else {
             "lr": made.lr, "epochs": made.epochs, "retain_coeff": made.retain_coeff,

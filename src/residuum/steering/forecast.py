@@ -8,21 +8,22 @@ the evaluation runs, so what is left may be more when one of them has changed.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from residuum.folders import runs_folder
+from residuum.models.names import ALIASES, shorten
 from residuum.steering.config import EvaluateConfig
 from residuum.steering.experiments import Experiment
 from residuum.steering.judge import panel  # noqa: F401  registers the judges
 from residuum.steering.judge.base import JUDGES, JudgeOptions
 from residuum.steering.judge.prompts import LONGEST
+from residuum.steering.outcome import best_row
 from residuum.steering.plan import Plan, make_plan
 from residuum.steering.results import Results
-from residuum.steering.search import new_search
+from residuum.steering.search import best_step, new_search
 from residuum.steering.settings import context_id
 from residuum.steering.traits import Question
 from residuum.steering.vectors import Vector
@@ -66,18 +67,17 @@ def forecast(
 
 def _tell(plan: Plan, tried_units: Sequence[Unit], reported_units: Sequence[Unit]) -> dict[str, Any]:
     config = plan.config
-    finished, left = _settings(plan, tried_units)
+    chosen, finished, left = _settings(plan, tried_units)
     held_out = 0
     if config.holdout:
-        held_out = min(len(plan.candidates), sum(_is_run(unit) for unit in reported_units))
-    controls = Counter(unit.value["control_of"] for unit in reported_units if unit.value.get("control_of"))
-    controlled = min(config.controls, max(controls.values(), default=0))
+        held_out = sum(unit is not None and _find(reported_units, unit.task.spec["run"]) is not None for unit in chosen)
+    controlled = min(config.controls, _controls(plan, chosen, reported_units))
 
     answers = len(plan.questions) * config.generation.effective_rollouts
     more = len(plan.reported) * config.generation.effective_rollouts
     generations = (left + (not _has_baseline(tried_units))) * answers + (config.controls - controlled) * more
     if config.holdout:
-        generations += (len(plan.candidates) - held_out + (not _has_baseline(reported_units))) * more
+        generations += (len(chosen) - held_out + (not _has_baseline(reported_units))) * more
     calls = 2 * generations + 2 * more * len(config.also_judge)
     return {
         "experiment": plan.experiment.name, "trait": plan.trait, "vectors_from": plan.source,
@@ -134,21 +134,36 @@ class _Known:
         )
 
 
-def _settings(plan: Plan, units: Sequence[Unit]) -> tuple[int, int]:
-    """How many settings are finished, and how many are left at most."""
+def _settings(plan: Plan, units: Sequence[Unit]) -> tuple[list[Unit | None], int, int]:
+    """The run that each layer or setting comes to, None while it is open; how many are finished, and left at most."""
+    chosen: list[Unit | None] = []
     if not plan.config.searching:
-        runs = [unit.task.spec["run"] for unit in units]
-        settings = plan.settings()
-        finished = sum(setting.identity() in runs for setting in settings)
-        return finished, len(settings) - finished
+        chosen += [_find(units, setting.identity()) for setting in plan.settings()]
+        return chosen, len(chosen) - chosen.count(None), chosen.count(None)
     finished = left = 0
     for vectors in plan.candidates:
-        search = new_search(plan.config.search)
+        search, steps = new_search(plan.config.search), []
         while (scale := search.propose()) is not None and (unit := _step(plan, vectors, scale, units)) is not None:
             search.record(unit.value["result"]["trait_mean"], unit.value["result"]["coherence_mean"])
-        finished += len(search.steps)
-        left += plan.config.search.steps - len(search.steps) if scale is not None else 0
-    return finished, left
+            steps.append(unit)
+        finished += len(steps)
+        left += plan.config.search.steps - len(steps) if scale is not None else 0
+        # Another step may be better than those so far.
+        chosen.append(steps[best_step(search.steps, plan.config.search)[0]] if scale is None else None)
+    return chosen, finished, left
+
+
+def _controls(plan: Plan, chosen: Sequence[Unit | None], units: Sequence[Unit]) -> int:
+    """Finished controls of the best run; none while another may yet be the best."""
+    best = best_row([{"unit": unit} for unit in chosen if unit is not None], plan.config.search)
+    if best is None or None in chosen:
+        return 0
+    final = _find(units, best["unit"].task.spec["run"])
+    return 0 if final is None else sum(unit.value.get("control_of") == final.task.key[:16] for unit in units)
+
+
+def _find(units: Sequence[Unit], run: Mapping[str, Any]) -> Unit | None:
+    return next((unit for unit in units if unit.task.spec["run"] == run), None)
 
 
 def _step(plan: Plan, vectors: tuple[Vector, ...], scale: float, units: Sequence[Unit]) -> Unit | None:
@@ -165,17 +180,13 @@ def _step(plan: Plan, vectors: tuple[Vector, ...], scale: float, units: Sequence
     return None
 
 
-def _is_run(unit: Unit) -> bool:
-    return unit.task.spec["run"] is not None and not unit.value.get("control_of")
-
-
 def _has_baseline(units: Sequence[Unit]) -> bool:
     return any(unit.task.spec["run"] is None for unit in units)
 
 
 def _names(model: str) -> set[str]:
-    """What a model given by name or folder may be called in a run."""
-    return {model, Path(model).name}
+    """What a model given by name, hub id or folder may be called in a run."""
+    return {model, Path(model).name, shorten(ALIASES.get(model, model))}
 
 
 def _tokens(plan: Plan) -> int:

@@ -1,7 +1,7 @@
 """Results as JSON lines, as other tools write and read them: a header, a baseline, then one line per run.
 
 {"type": "header", "trait": ..., "direction": ..., "steering_model": ..., "eval": {...}, ...}
-{"type": "baseline", "result": {...}, "eval": {...}, "timestamp": ...}
+{"type": "baseline", "result": {...}, "eval": {...}, "timestamp": ..., "context_id": ...}
 {"result": {...}, "config": {"vectors": [{"layer": 16, "component": "residual", "method": "probe", "weight": 50.0, ...}]}, ...}
 """
 
@@ -44,8 +44,8 @@ def write_jsonl(results: Results, out: Path) -> Path:
     for unit in results.units():
         if unit.task.spec["run"] is None and context_id(unit.task.spec["context"]) == latest:
             entry = baseline_entry(unit)
-            timestamp, _ = entry.pop("timestamp"), entry.pop("context_id")
-            lines.append({"type": "baseline", "result": entry, "eval": _eval(unit), "timestamp": timestamp})
+            about = {key: entry.pop(key) for key in ("timestamp", "context_id")}
+            lines.append({"type": "baseline", "result": entry, "eval": _eval(unit), **about})
     lines += [_run(unit) for unit in chosen]
     return write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -96,11 +96,6 @@ class Lines:
     """Lines that could not be used, and why."""
 
 
-def jsonl_files(folder: Path) -> list[Path]:
-    """Files of a trait, at any depth; what was archived is over."""
-    return sorted(path for path in folder.rglob("results.jsonl") if "archive" not in path.relative_to(folder).parts)
-
-
 def read_jsonl(path: Path, folder: Path) -> Lines:
     """Read what another tool, or `write_jsonl`, has written.
 
@@ -114,7 +109,9 @@ def read_jsonl(path: Path, folder: Path) -> Lines:
         try:
             row = json.loads(line)
             if row.get("type") == "baseline":
-                found.baseline = {**row["result"], "context_id": context, "timestamp": str(row.get("timestamp") or "")}
+                found.baseline = {
+                    **row["result"], "context_id": _context(row, context), "timestamp": str(row.get("timestamp") or ""),
+                }  # fmt: skip
             elif row.get("type") != "header":
                 found.runs.append(OldRun(path, _entry(row, context), guessed_component=False))
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -123,7 +120,7 @@ def read_jsonl(path: Path, folder: Path) -> Lines:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if line.strip():
             yield f"{path.name}:{number}", line
 
@@ -131,19 +128,26 @@ def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
 def _entry(row: Mapping[str, Any], context: str | None) -> dict[str, Any]:
     """A line as an entry of results.json."""
     config = dict(row["config"])
-    if (vectors := config.pop("vectors", None)) is not None:
-        (component,) = {vector.get("component", "residual") for vector in vectors}
-        config |= {
-            "layers": [int(vector["layer"]) for vector in vectors],
-            "methods": [str(vector["method"]) for vector in vectors],
-            "coefficients": [float(vector["weight"]) for vector in vectors],
-            "component": component,
-            "incremental": bool(config.get("incremental")),
-        }
+    if (vectors := config.pop("vectors", None)) is None:
+        columns = zip(config["layers"], config["methods"], config["coefficients"], strict=True)
+        place = {"component": config.get("component", "residual")}
+        vectors = [{**place, "layer": layer, "method": method, "weight": weight} for layer, method, weight in columns]
+    (component,) = {vector.get("component", "residual") for vector in vectors}
+    config |= {
+        "layers": [int(vector["layer"]) for vector in vectors],
+        "methods": [str(vector["method"]) for vector in vectors],
+        "coefficients": [float(vector["weight"]) for vector in vectors],
+        "component": component,
+        "incremental": bool(config.get("incremental")),
+    }
     timestamp = str(row.get("timestamp") or "")
     return {
         "config": config, "result": dict(row["result"]), "timestamp": timestamp, "created": timestamp,
-        "run_id": row.get("run_id") or f"old-{content_hash([config, context])[:12]}",
-        "context_id": row.get("context_id") or context,
+        "run_id": str(row.get("run_id") or f"old-{content_hash([config, context])[:12]}"),
+        "context_id": _context(row, context),
         "status": "judge_failed" if row["result"]["trait_mean"] is None else "ok",
     }  # fmt: skip
+
+
+def _context(row: Mapping[str, Any], folders: str | None) -> str | None:
+    return str(row.get("context_id") or folders or "") or None

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from residuum.errors import DataError, ResiduumError, UsageError
-from residuum.steering.jsonl import jsonl_files, read_jsonl
+from residuum.steering.jsonl import read_jsonl
 from residuum.steering.legacy import OldRun, Unreadable, old_files, read_old, read_old_baseline
-from residuum.steering.results import Results, is_view
+from residuum.steering.results import Results, is_view, jsonl_files
 from residuum.steering.traits import SteeringWarning
 from residuum.store.atomic import write_json
 

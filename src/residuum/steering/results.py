@@ -127,23 +127,24 @@ class Results:
         return view
 
     def archive(self) -> Path | None:
-        """Move the view and all units of the trait aside; None when there is nothing.
+        """Move the view, JSON lines and all units of the trait aside; None when there is nothing.
 
-        Units go into a store of their own, ``archive/{time}/runs``, and can still be read there.
+        Units, and what they replaced, go into a store of their own, ``archive/{time}/runs``, and can still be read there.
         """
-        units = [*self.units(), *self.cross_units()]
-        if not units and not self.path.exists():
+        folder = self.path.parent
+        place = folder / "archive" / _now().replace(":", "")
+        moves = {path: place / path.relative_to(folder) for path in (self.path, *jsonl_files(folder))}
+        for unit in (*self.units(), *self.cross_units()):
+            path = self.store.path(unit.task)
+            for old in (path, path.with_name(f"{path.name}.prev")):
+                moves[old] = place / "runs" / old.relative_to(self.store.root)
+        moves = {old: new for old, new in moves.items() if old.exists()}
+        if not moves:
             return None
-        place = self.path.parent / "archive" / _now().replace(":", "")
         with self.alone():
-            for unit in units:
-                path = self.store.path(unit.task)
-                target = place / "runs" / path.relative_to(self.store.root)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(path, target)
-            if self.path.exists():
-                place.mkdir(parents=True, exist_ok=True)
-                shutil.move(self.path, place / self.path.name)
+            for old, new in moves.items():
+                new.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(old, new)
         return place
 
     def _older_hash(self, stored: Any, prompts: PromptSet) -> str | None:
@@ -199,6 +200,11 @@ class Results:
             view["baseline"] = max(
                 view["baselines"].values(), key=lambda entry: (entry["timestamp"], entry["context_id"])
             )
+
+
+def jsonl_files(folder: Path) -> list[Path]:
+    """JSON lines of a trait, at any depth; what was archived is over."""
+    return sorted(path for path in folder.rglob("results.jsonl") if "archive" not in path.relative_to(folder).parts)
 
 
 def run_entry(unit: Unit) -> dict[str, Any]:

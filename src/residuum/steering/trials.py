@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from residuum.steering.bench import Bench
@@ -27,7 +27,6 @@ class Candidate:
     label: str
     make: Callable[[float], Setting]
     search: Search
-    units: list[Unit] = field(default_factory=list)
     failed: bool = False
 
 
@@ -80,7 +79,6 @@ class Trials:
             candidate.failed = True
             self.on_step({"label": setting.label, **result, "status": unit.value["status"]})
             return
-        candidate.units.append(unit)
         candidate.search.record(result["trait_mean"], result["coherence_mean"])
         step = candidate.search.steps[-1]
         self.on_step({

@@ -239,9 +239,9 @@ def _is_quality(table: Any) -> bool:
     rows = table.get("rows") if isinstance(table, dict) else None
     return isinstance(rows, list) and all(
         isinstance(row, dict)
-        and {"method", "component"} <= row.keys()
-        and isinstance(row.get("layer"), int)
-        and isinstance(row.get("combined"), float | int | None)
+        and {"method", "component", "layer", "combined"} <= row.keys()
+        and isinstance(row["layer"], int)
+        and isinstance(row["combined"], float | int | None)
         for row in rows
     )
 

@@ -116,5 +116,6 @@ def hide_secrets(text: str) -> str:
 
 
 def _names_a_secret(option: str) -> bool:
-    """Whole words only: ``--hf-token`` is one, ``--max-tokens`` and ``--tokenizer`` are not."""
-    return not _SECRET_WORDS.isdisjoint(re.split(r"[-_.]+", option.lower()))
+    """Whole words only: ``--hf-token`` and ``accessToken`` are one, ``--max-tokens`` and ``--tokenizer`` are not."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", option)
+    return not _SECRET_WORDS.isdisjoint(re.split(r"[-_.]+", f"{option}-{apart}".lower()))

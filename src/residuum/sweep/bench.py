@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,21 +84,25 @@ class Bench:
 
         return self._keep(("evaluate", *self._asked(work), work.data_dir, loading), make)
 
-    def read_ahead(self, place: str | None) -> None:
-        """Fetch, read and hash a checkpoint in the background, so that loading it finds everything in memory."""
+    def read_ahead(self, place: str | None, make_room: Callable[[str], None] = lambda _: None) -> None:
+        """Fetch, read and hash a checkpoint in the background, so that loading it finds everything in memory.
 
-        def read() -> None:
+        Raises:
+            InputError: there is no room for it.
+        """
+
+        def read(mark: ExitStack) -> None:
             from residuum.models.weights import find
 
-            try:
-                with using(place):
-                    find(str(place)).fingerprint()
-            except (InputError, OSError):
-                return  # its own task will say so
+            with mark, suppress(InputError, OSError):  # its own task will say so
+                find(str(place)).fingerprint()
 
         if place is not None and (self._reader is None or not self._reader.is_alive()):
-            self._reader = threading.Thread(target=read, daemon=True)
-            self._reader.start()
+            with ExitStack() as mark:  # from before there is room until it is read: nobody else gets that room
+                mark.enter_context(using(place))
+                make_room(place)
+                self._reader = threading.Thread(target=read, args=[mark.pop_all()], daemon=True)
+                self._reader.start()
 
     def clear(self) -> None:
         """Forget everything: after an error nothing is known about it."""

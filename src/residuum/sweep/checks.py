@@ -28,7 +28,7 @@ NOT_STEERING = (
 """Options of steer that are not fields of its config."""
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "None": (type(None),),
+    "str": (str,), "Path": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "None": (type(None),),
 }  # fmt: skip
 
 
@@ -90,12 +90,15 @@ def check_meta(options: Options) -> None:
     from residuum.meta.attacks import check_attacks
     from residuum.meta.bench import Relearning
     from residuum.meta.catalogue import choose
+    from residuum.training.setup import Setup
 
     asked = _keywords("residuum.metrics.evaluate", "evaluate")
     own = {"attacks": "Iterable[str]", "relearning": "table", "fluency": "bool"}
     shared = {key: asked[key] for key in ("metrics", "forget", "dtype", "attn", *SETTINGS)}
     check_options(options, {**own, **shared}, "meta")
-    check_options(_table(options, "relearning", "meta"), _fields(Relearning), "meta.relearning")
+    relearning = _table(options, "relearning", "meta")
+    check_options(relearning, _fields(Relearning), "meta.relearning")
+    Setup(**relearning).train_config(1).check()
     _check_loading(options, "meta")
     _check_settings(options)
     check_attacks(options.get("attacks", ()))
@@ -154,7 +157,8 @@ def check_unlearn(method: str, options: Options) -> None:
     from residuum.training.setup import Setup
     from residuum.training.unlearn import configure
 
-    wanted = {**_fields(Setup), **_fields(METHODS[method.lower()])}
+    refuse_planned(options, "[[unlearn]]", "device")
+    wanted = {**_fields(Setup), **_fields(METHODS[method.lower()]), "format": "str"}  # TOML has no other formats
     for name, value in options.items():
         for one in value if isinstance(value, list | tuple) else [value]:
             if name in wanted:  # what does not exist is refused below

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.errors import PartlyFailed
 from residuum.registry import Registry
 from residuum.sweep import checks
 from residuum.sweep.sources import data_identity
@@ -48,6 +47,8 @@ class Kind:
     """Options that name data."""
     checkpoints: tuple[str, ...] = ()
     """Options that name models."""
+    fluency: bool = False
+    """Reads the classifier that ``fluency_model`` names."""
     root: str | None = None
     """Option that names a folder to work in, by default the current one."""
     inputs: Callable[[Options], dict[str, Any]] = lambda _: {}
@@ -56,6 +57,13 @@ class Kind:
     """Refuses options that do not exist or cannot be."""
     view: str | None = None
     """The folder of results below the runs root, with places for set and model; its summary.json comes last."""
+
+    def models(self, work: Work) -> list[str | None]:
+        """All that a task may read."""
+        from residuum.evidence.fluency import CLASSIFIER
+
+        classifier = [work.options.get("fluency_model", CLASSIFIER)] if self.fluency else []
+        return [work.model, work.full_model, work.retain_model, *map(work.options.get, self.checkpoints), *classifier]
 
 
 KINDS: Registry[Kind] = Registry("kind of task")
@@ -96,7 +104,7 @@ def uds(work: Work, bench: Bench) -> Found:
 
 @kind(
     "evaluate", uses=("full_model", "retain_model", "data_dir"), reference=True, files=("members", "nonmembers"),
-    check=checks.check_evaluate,
+    fluency=True, check=checks.check_evaluate,
 )  # fmt: skip
 def evaluate(work: Work, bench: Bench) -> Found:
     """What the output metrics say."""
@@ -105,11 +113,11 @@ def evaluate(work: Work, bench: Bench) -> Found:
     return Found({name: score.value for name, score in evaluation.items()})
 
 
-@kind("meta", uses=("full_model", "retain_model", "data_dir"), reference=True, check=checks.check_meta)
+@kind("meta", uses=("full_model", "retain_model", "data_dir"), reference=True, fluency=True, check=checks.check_meta)
 def meta(work: Work, bench: Bench) -> Found:
     """What `residuum meta` needs of one model: every metric before and after each attack, filed where it looks."""
     from residuum.meta.bench import Bench as MetaBench
-    from residuum.meta.bench import Case, Relearning, measure
+    from residuum.meta.bench import Case, Relearning, measure_or_raise
     from residuum.meta.catalogue import choose
     from residuum.metrics.evaluation import Settings
 
@@ -122,12 +130,15 @@ def meta(work: Work, bench: Bench) -> Found:
     )  # fmt: skip
     chosen = choose(given.get("metrics", "all"))
     utility = "utility_rel" if given.get("fluency", True) else "model_utility"
+    cases = [Case(str(work.model), (*chosen, utility))]
+    cases += [Case(str(work.model), chosen, attack) for attack in given.get("attacks", ())]
+    for case in cases:
+        how.evaluator(case.metrics)  # names, data and references, before anything is measured
     columns: dict[str, Any] = {}
-    for attack in ("none", *given.get("attacks", ())):
-        record = measure(how, Case(str(work.model), (*chosen, utility) if attack == "none" else chosen, attack))
-        if record["failed"] and not record["diverged"]:
-            raise PartlyFailed(record["failed"])
-        after = "before" if attack == "none" else attack
+    for case in cases:
+        # What is not the model's fault is raised, so that the driver tries again or ends the sweep.
+        record = measure_or_raise(how, case)
+        after = "before" if case.attack == "none" else case.attack
         columns |= {f"{name}.{after}": record["metrics"].get(name) for name in chosen}
     return Found(columns)
 

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -107,17 +108,16 @@ class Worker:
         bench = self._bench(order, private)
         try:
             work, kind = order.work, KINDS[order.kind]
-            used = [work.model, work.full_model, work.retain_model, *map(work.options.get, kind.checkpoints)]
+            used = kind.models(work)
             with _talking_to(log), _threads(self.threads), using(*used):
                 if private and kind.makes:
                     raise InputError(
                         f"{platform.node()} does not see the folder of the run store, so others would not see the model"
                         " it makes.\n  Give --runs and out on storage that all nodes share."
                     )
-                self._make_room(order, work.model)
+                self._make_room(order, *used)
                 with contextlib.suppress(InputError):  # no room to read ahead is no reason to fail
-                    self._make_room(order, order.ahead)
-                    bench.read_ahead(order.ahead)
+                    bench.read_ahead(order.ahead, partial(self._make_room, order))
                 found = kind.run(work, bench)
                 canonical(found.columns)  # what cannot be filed fails here, with its log
         except Exception as error:
@@ -140,9 +140,9 @@ class Worker:
         return self._benches[root]
 
     @staticmethod
-    def _make_room(order: Order, place: str | None) -> None:
-        if order.max_disk is not None and place is not None:
-            make_room(place, order.max_disk, evict=order.evict)
+    def _make_room(order: Order, *places: str | None) -> None:
+        if order.max_disk is not None:
+            make_room(*places, limit=order.max_disk, evict=order.evict)
 
     def _new_files(self) -> bytes | None:
         """What the private store got since the last report."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from residuum.errors import InputError
+from safetensors import SafetensorError
+
+from residuum.errors import InputError, StoreError
 from residuum.progress import hush_transformers
 from residuum.store.atomic import write_json
 from residuum.training import checkpoints
@@ -66,8 +68,11 @@ def finish(
 ) -> None:
     """Save the model where any HF tool finds it, then the manifest, then drop the intermediate checkpoints."""
     hush_transformers()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except SafetensorError as error:  # so it calls a full disk, which is no OSError there
+        raise StoreError(f"{folder}: the checkpoint cannot be written. {error}") from error
     write_json(folder / MANIFEST, {"identity": identity, **manifest})
     (folder / CLAIM).unlink(missing_ok=True)
     checkpoints.discard(folder)

@@ -37,6 +37,10 @@ class JudgeOptions:
     device: str | int = "auto"
     """Of a local judge."""
 
+    def __post_init__(self) -> None:
+        if self.log is not None:
+            object.__setattr__(self, "log", Path(self.log))  # files with settings have texts
+
 
 class Judge(Protocol):
     """Rates requests. Made from `JudgeOptions`; making one must not cost anything."""

@@ -8,6 +8,7 @@ getting it to guess looks like a recovery; knowledge is more than what the steer
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,7 +94,8 @@ def run_probe(
         retain: a model trained without the forget set.
         data: folder with TOFU's split names, or ``tofu``.
         config: scores, layers, controls.
-        runs: root of the run store; the result is also written to ``probes/{model}/{probe}.json`` in it.
+        runs: root of the run store; the result is also written to ``probes/{model}/{probe}.json`` in it
+            (``{model}-{weights}`` when the folder of that name is of other weights).
         load_options: dtype, device, attn of ``load``.
 
     Returns:
@@ -115,8 +117,22 @@ def run_probe(
         check_alike(models["full"], models[role])
     store = Store(Path(runs) if runs is not None else runs_folder())
     made = _Run(probe, found, models, rows, config, store).result()
-    write_json(store.root / "probes" / models["unlearned"].name / f"{probe}.json", made)
+    folder = view_folder(store.root / "probes", models["unlearned"].name, models["unlearned"].weights_hash)
+    write_json(folder / f"{probe}.json", made)
     return made
+
+
+def view_folder(root: Path, name: str, weights: str) -> Path:
+    """Where the results of a model are shown: by its name, and by its weights where another has taken the name."""
+    folder = root / name
+    for path in folder.glob("*.json"):
+        try:
+            taken = json.loads(path.read_bytes())["weights"] != weights
+        except (ValueError, LookupError, TypeError):
+            continue  # damaged, or of a time when it was not written down
+        if taken:
+            return folder.with_name(f"{folder.name}-{weights[:8]}")
+    return folder
 
 
 class _Run:
@@ -158,6 +174,7 @@ class _Run:
         made = {
             "probe": self.name, "description": self.probe.description,
             "models": {role: handle.name for role, handle in self.models.items()},
+            "weights": self.models["unlearned"].weights_hash,
             "score": "frequency" if self.probe.sampled else self.config.score, "config": asdict(self.config),
             "n": len(self.data.forget.report), "n_chosen_on": len(self.data.forget.select),
             "accuracy": {
