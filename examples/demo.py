@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import residuum
-from residuum.cli.app import print_table
+from residuum.cli.app import print_table, show_warning
 from residuum.meta.attacks import run_robustness
 from residuum.meta.embedded import world_bench, world_faithfulness
 from residuum.meta.table import Table
@@ -141,6 +142,7 @@ def main() -> None:
     chosen = options.parse_args()
     started = time.monotonic()
     torch.set_num_threads(1)
+    warnings.showwarning = show_warning
 
     world = residuum.build_world(chosen.out / "world", seed=chosen.seed)
     print_table("What the models know (em: answer tokens predicted; prob: of the whole answer)", knowledge_table(world))

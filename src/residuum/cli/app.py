@@ -59,7 +59,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         world,
     )
 
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     try:
         app(args=[_dashed(word) for word in (sys.argv[1:] if arguments is None else arguments)])
     except ResiduumError as error:
@@ -79,7 +79,7 @@ def _dashed(word: str) -> str:
     return option.replace("_", "-") + separator + value
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Our own warnings as a sentence; those of libraries are for developers, who do not read them here."""
     if category.__module__.startswith("residuum"):
         typer.echo(f"residuum: {message}", err=True)
