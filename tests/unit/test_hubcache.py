@@ -121,10 +121,21 @@ def test_models_that_are_still_to_come_have_their_room(cache):
     make_room("org/new", limit=4000, evict=False)
 
 
-def test_half_a_model_is_still_to_come(cache):
+def test_half_a_model_is_still_to_come_and_needs_room_for_the_other_half(cache):
+    (cache / "models--org--a/blobs/0").write_bytes(b"x" * 600)
     (cache / "models--org--a/blobs/1.incomplete").touch()
+    make_room("org/a", limit=3000, evict=False)
     with pytest.raises(InputError, match="no room for org/a"):
-        make_room("org/a", limit=3000, evict=False)
+        make_room("org/a", limit=2999, evict=False)
+    with using("org/a"):
+        make_room("org/new", limit=4000, evict=False)
+        with pytest.raises(InputError, match="no room for org/new"):
+            make_room("org/new", limit=3999, evict=False)
+
+
+def test_what_a_killed_download_left_of_a_whole_model_needs_no_room(cache):
+    (cache / "models--org--a/blobs/0.1b2c.incomplete").touch()
+    make_room("org/a", limit=100, evict=False)
 
 
 def test_a_model_that_is_read_ahead_keeps_its_room_until_it_is_read(cache, tmp_path, monkeypatch):
@@ -169,9 +180,10 @@ def test_a_model_whose_mark_cannot_be_opened_is_in_use(cache, monkeypatch):
     assert models(cache) == "ac"
 
 
-def test_the_fluency_classifier_is_read_by_those_who_ask_for_fluency():
-    work = Work("a", "default", {"fluency_model": "org/c"}, model="org/a")
+def test_the_fluency_classifier_is_kept_by_those_who_read_it_when_it_is_there(cache):
+    work, other = (Work("a", "default", {"fluency_model": name}, model="org/a") for name in ("org/c", "org/none"))
     assert [name for name, kind in KINDS.items() if "org/c" in kind.models(work)] == ["evaluate", "meta"]
+    assert not any("org/none" in kind.models(other) for _, kind in KINDS.items())
 
 
 def test_an_estimate_counts_the_models_that_are_still_to_be_fetched(cache, tmp_path):

@@ -20,6 +20,7 @@ from reportable import (
 )
 from residuum.report.findings import Findings
 from residuum.report.gates import parse_gates
+from residuum.report.probes import read_probes
 from residuum.store import Store
 
 
@@ -57,6 +58,25 @@ def test_probes_and_rtt_belong_to_the_weights_they_were_made_with(tmp_path):
     for gate in parse_gates("steering.recovery<2,rtt.gap_closed<2"):
         assert gate.check(findings, old)["met"]
         assert gate.check(findings, new)["value"] is None
+
+
+def test_a_probe_of_weights_that_no_model_has_belongs_to_the_one_of_its_name(tmp_path):
+    result = depth_result("npo")
+    result.models["unlearned"].update(weights="f" * 64)  # hashed as a file, where the probe had the model in memory
+    save_depth(result, tmp_path / "uds_npo")
+    write_probe(tmp_path, "npo")
+    findings = Findings([tmp_path])
+    (gate,) = parse_gates("steering.recovery<2")
+    assert gate.check(findings, findings.find(name="npo"))["met"]
+
+
+def test_two_probes_of_one_name_have_labels_of_their_own(tmp_path):
+    write_probe(tmp_path, "npo")
+    file = tmp_path / "probes" / "npo" / "model_diff.json"
+    other = tmp_path / "probes" / "npo-ffffffff" / "model_diff.json"
+    other.parent.mkdir()
+    other.write_text(json.dumps({**json.loads(file.read_text()), "weights": "f" * 64}))
+    assert len({probe["label"] for probe in read_probes(Findings([tmp_path]))}) == 2
 
 
 def test_pool_models_and_attacked_copies_are_no_models_under_test(tmp_path):

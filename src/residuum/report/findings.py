@@ -124,6 +124,11 @@ class Findings:
         ]
         return named[0] if len(named) == 1 else None
 
+    def is_about(self, model: Model, weights: str | None, *, named: bool) -> bool:
+        """Whether a file is about a model: by the weights in it where any model has them, else by its name alone."""
+        owner = self.find(weights=weights)
+        return owner is model if owner is not None else named
+
     def cached(self, read: Callable[[Findings], T]) -> T:
         """What a section's reader finds, read once however many sections ask."""
         if read not in self._read:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def probe_blocks(findings: Findings) -> list[Block]:
     if not probes:
         return []
     rows = [_probe_row(probe) for probe in probes]
-    texts = {_probe_label(probe): _probe_blocks(probe) for probe in probes}
+    texts = {probe["label"]: _probe_blocks(probe) for probe in probes}
     return [
         probe_bars(probes),
         Table("probes", _PROBE_COLUMNS, rows, "Probes: does a direction bring the answers back?"),
@@ -37,11 +38,11 @@ def probe_blocks(findings: Findings) -> list[Block]:
 
 
 def of_model(findings: Findings, model: Model) -> list[dict[str, Any]]:
-    """The probes of one model: by its weights, or where a file does not say them, by a name that no other model has."""
+    """The probes of one model."""
     return [
         probe
         for probe in findings.cached(read_probes)
-        if (weights == model.key if (weights := probe.get("weights")) else probe["models"]["unlearned"] == model.name)
+        if findings.is_about(model, probe.get("weights"), named=probe["models"]["unlearned"] == model.name)
     ]
 
 
@@ -67,7 +68,7 @@ def knows(probe: Mapping[str, Any]) -> bool:
 
 
 def read_probes(findings: Findings) -> list[dict[str, Any]]:
-    """The probes' results, with the id of their source."""
+    """The probes' results, with the id of their source and a label of their own."""
     shelf, found = findings.shelf, []
     for path in shelf.glob("probes/*/*.json", "probes/*/*/*.json"):
         probe = shelf.json(path, _PROBE)
@@ -81,7 +82,11 @@ def read_probes(findings: Findings) -> list[dict[str, Any]]:
             if unit
             else shelf.cite("steer-probe", name, shelf.place(path), settings=settings)
         )
-        found.append({**probe, "source": source})
+        found.append({**probe, "source": source, "label": _probe_label(probe)})
+    often = Counter(probe["label"] for probe in found)
+    for probe in found:
+        if often[probe["label"]] > 1 and probe.get("weights"):
+            probe["label"] += f" [{probe['weights'][:8]}]"
     return found
 
 
@@ -104,7 +109,7 @@ def probe_bars(probes: Sequence[Mapping[str, Any]]) -> Chart:
         {"name": "same attack on retain", "colour": 0, "values": [[rounded(p.get("retain_recovery")), None, None] for p in probes]},
     ]  # fmt: skip
     return Chart("probes", "bars", "Recovery under steering probes", {
-        "groups": [_probe_label(probe) for probe in probes], "series": series, "marks": [{"y": 0, "label": ""}], "x": {"label": ""}, "y": {"label": "recovery"},
+        "groups": [probe["label"] for probe in probes], "series": series, "marks": [{"y": 0, "label": ""}], "x": {"label": ""}, "y": {"label": "recovery"},
     })  # fmt: skip
 
 
@@ -159,7 +164,7 @@ def _probe_blocks(probe: Mapping[str, Any]) -> list[Any]:
         series = [
             {"name": names[key], "colour": i, "points": own} for i, (key, own) in enumerate(points.items()) if own
         ]
-        blocks.append(Chart("probe-layers", "lines", f"{_probe_label(probe)}: by layer", {
+        blocks.append(Chart("probe-layers", "lines", f"{probe['label']}: by layer", {
             "x": {"label": "layer"}, "y": {"label": "accuracy", "min": 0, "max": 1}, "series": series, "marks": [],
         }))  # fmt: skip
     return [*blocks, Table("probe-texts", columns, rows, "Answers on the half that nothing was chosen on")]

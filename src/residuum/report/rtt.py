@@ -148,12 +148,11 @@ def section(findings: Findings) -> Section | None:
 
 
 def of_model(findings: Findings, model: Model) -> list[Recovery]:
-    """RTT of one model: by its weights, or where a file does not say them, by a name that no other model has."""
+    """RTT of one model; files know it by the last part of the name that was given."""
     names = {model.name, Path(model.name).name, *(alias for alias, full in ALIASES.items() if full == model.name)}
+    recoveries = findings.cached(read_recoveries)
     return [
-        found
-        for found in findings.cached(read_recoveries)
-        if (weights == model.key if (weights := found.row.get("weights")) else found.label in names)
+        found for found in recoveries if findings.is_about(model, found.row.get("weights"), named=found.label in names)
     ]
 
 

@@ -62,12 +62,14 @@ def make_room(*places: str | None, limit: int, evict: bool) -> None:
 def _make_room(folder: Path, wanted: set[str], limit: int, evict: bool) -> None:
     cache = _scan(folder)
     models = {repo.repo_id: repo for repo in cache.repos if repo.repo_type == "model"}
-    here = {name for name, repo in models.items() if not any(repo.repo_path.glob("blobs/*.incomplete"))}
+    here = {name for name, repo in models.items() if _is_whole(repo.repo_path)}
     if wanted <= here:
         return
     known = {_mark(place) for place in wanted | here}
     coming = len(wanted - here) + sum(_in_use(mark) for mark in _marks().glob("?" * 32) if mark not in known)
-    need = coming * max((repo.size_on_disk for repo in models.values()), default=0)
+    begun = [repo for name, repo in models.items() if name not in here and (name in wanted or _in_use(_mark(name)))]
+    largest = max((repo.size_on_disk for repo in models.values()), default=0)
+    need = coming * largest - sum(repo.size_on_disk for repo in begun)
     used = cache.size_on_disk
     old = sorted((models[name] for name in models.keys() - wanted), key=lambda repo: repo.last_accessed)
     gone: list[Any] = []
@@ -88,6 +90,18 @@ def _make_room(folder: Path, wanted: set[str], limit: int, evict: bool) -> None:
             revisions = [revision.commit_hash for repo in gone for revision in repo.revisions]
             cache.delete_revisions(*revisions).execute()
             print(f"removed from the hub's cache: {', '.join(repo.repo_id for repo in gone)}")
+
+
+def _is_whole(repo: Path) -> bool:
+    """Whether nothing of it is on its way; a killed download leaves a part that nobody takes up again."""
+    return all((part.parent / part.name.split(".")[0]).exists() for part in repo.glob("blobs/*.incomplete"))
+
+
+def is_cached(place: str) -> bool:
+    """Whether the cache has anything of a model."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return (_cache_folder() / repo_folder_name(repo_id=place, repo_type="model")).is_dir()
 
 
 def cached_models() -> set[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from residuum.registry import Registry
 from residuum.sweep import checks
+from residuum.sweep.hubcache import is_cached
 from residuum.sweep.sources import data_identity
 from residuum.sweep.tasks import Work
 
@@ -59,11 +60,12 @@ class Kind:
     """The folder of results below the runs root, with places for set and model; its summary.json comes last."""
 
     def models(self, work: Work) -> list[str | None]:
-        """All that a task may read."""
+        """All that a task reads, the classifier only when it is there: it is small, and not every task asks for it."""
         from residuum.evidence.fluency import CLASSIFIER
 
-        classifier = [work.options.get("fluency_model", CLASSIFIER)] if self.fluency else []
-        return [work.model, work.full_model, work.retain_model, *map(work.options.get, self.checkpoints), *classifier]
+        classifier = str(work.options.get("fluency_model", CLASSIFIER))
+        others = [classifier] if self.fluency and is_cached(classifier) else []
+        return [work.model, work.full_model, work.retain_model, *map(work.options.get, self.checkpoints), *others]
 
 
 KINDS: Registry[Kind] = Registry("kind of task")
