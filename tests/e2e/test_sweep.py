@@ -187,11 +187,12 @@ def test_a_store_from_a_newer_version_is_refused(tiny_world, tmp_path, capsys):
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str):
-    """A file system of its own; only root can mount one."""
+    """A file system of its own; only those who may mount one get it, any other failure is one."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode:
+    if mounted.returncode and any(word in mounted.stderr for word in (b"superuser", b"denied", b"permitted")):
         pytest.skip("mounting a small file system needs root")
+    mounted.check_returncode()
     try:
         yield folder
     finally:

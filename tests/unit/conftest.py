@@ -1,4 +1,4 @@
-"""A tiny model, and a tiny checkpoint that a test may change."""
+"""A tiny model, a tiny checkpoint that a test may change, and a report of a made-up store."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from miniatures import miniature
+from pages import Page
+from reportable import make_store
 from trainable import tiny_lm
 from vocabularies import fast_tokenizer
 
@@ -35,3 +37,17 @@ def tiny(original, tmp_path) -> Path:
 @pytest.fixture
 def lm():
     return tiny_lm()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """A run store with every part of a report in it; to be read only."""
+    return make_store(tmp_path_factory.mktemp("whole") / "runs")
+
+
+@pytest.fixture(scope="session")
+def page(store, tmp_path_factory):
+    """Its report."""
+    from residuum.report.build import build_report
+
+    return Page(build_report(store, tmp_path_factory.mktemp("page") / "report.html"))

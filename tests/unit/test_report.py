@@ -9,20 +9,9 @@ import sys
 
 import pytest
 
-from pages import Page, built
+from pages import built
 from reportable import HOSTILE, depth_result, make_store, put_evaluation, save_depth, scores
-from residuum.report.build import build_report
 from residuum.store import Store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("whole") / "runs")
-
-
-@pytest.fixture(scope="module")
-def page(store, tmp_path_factory):
-    return Page(build_report(store, tmp_path_factory.mktemp("page") / "report.html"))
 
 
 @pytest.fixture

@@ -7,22 +7,11 @@ from statistics import fmean
 
 import pytest
 
-from pages import Page, built
+from pages import built
 from reportable import make_store
-from residuum.report.build import build_report
 from residuum.report.findings import Findings
 from residuum.rtt.artefacts import read_rows
 from residuum.store import Store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return make_store(tmp_path_factory.mktemp("whole") / "runs")
-
-
-@pytest.fixture(scope="module")
-def page(store, tmp_path_factory):
-    return Page(build_report(store, tmp_path_factory.mktemp("page") / "report.html"))
 
 
 @pytest.fixture(scope="module")
